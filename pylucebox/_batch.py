@@ -1,0 +1,67 @@
+"""Many requests over the sequences of one session: a sequence that falls free takes the next request at once."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+
+from pylucebox._errors import CancelledError
+from pylucebox._generate import Run
+from pylucebox._request import Request
+from pylucebox._session import Session
+
+MakeRun = Callable[[Request, int], Run]
+
+
+def run_many(session: Session, requests: Sequence[Request], make_run: MakeRun) -> list[Run]:
+    """Run all requests and return their finished runs in the order of the requests.
+
+    A request is prefilled as soon as a sequence is free; then all running sequences share each cycle. An abort of the
+    session ends every run, those not started yet included, with the reason "cancelled".
+
+    Parameters
+    ----------
+    session
+        All its sequences are cleared.
+    requests
+        What to generate.
+    make_run
+        Makes the run of a request in a sequence.
+    """
+    waiting = deque(enumerate(requests))
+    idle = deque(range(session.n_seq))
+    running: dict[int, Run] = {}
+    runs: dict[int, Run] = {}
+    while waiting or running:
+        while waiting and idle:
+            index, request = waiting.popleft()
+            seq = idle.popleft()
+            run = runs[index] = make_run(request, seq)
+            run.start()
+            if run.finish_reason is None:
+                running[seq] = run
+            else:
+                session.clear(seq)
+                idle.append(seq)
+        if running:
+            _cycle(session, running)
+        for seq in [seq for seq, run in running.items() if run.finish_reason is not None]:
+            del running[seq]
+            session.clear(seq)
+            idle.append(seq)
+    return [runs[index] for index in range(len(requests))]
+
+
+def _cycle(session: Session, running: dict[int, Run]) -> None:
+    asks = [run.ask() for run in running.values()]
+    began = perf_counter_ns()
+    try:
+        results, times = session.cycle(asks)
+    except CancelledError:
+        for run in running.values():
+            run.cancel()
+        return
+    wall_us = (perf_counter_ns() - began) / 1000
+    for result in results:
+        running[result.seq].absorb(result, times, wall_us)

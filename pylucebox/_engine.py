@@ -1,0 +1,489 @@
+"""The engine: a model with its MTP block, its sequences, and the calls that generate."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+from pylucebox._batch import run_many
+from pylucebox._chat import ChatOptions, ChatStep, Message, chat_request, chat_steps, read_reply, render
+from pylucebox._errors import InvalidArgumentError, StrPath
+from pylucebox._generate import Run, run_steps
+from pylucebox._model import HiddenNorm, ModelInfo
+from pylucebox._native_session import SessionInfo
+from pylucebox._open import EngineOptions, open_engine
+from pylucebox._request import Request, RequestRules, check_stop, settings_per_prompt
+from pylucebox._result import ChatCompletion, Completion, Step
+from pylucebox._sampling import SamplingParams
+from pylucebox._session import Progress
+from pylucebox._sidecar import SidecarVerdict
+from pylucebox._spec import SpecState
+from pylucebox._stats import SpecStats
+from pylucebox._turns import Turns
+from pylucebox._width import FixedWidth, PlaceholderWidth, WidthPolicy
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_T = TypeVar("_T")
+
+Prompt = str | Sequence[int]
+Stop = str | Sequence[str]
+
+
+class Engine:
+    """A model that generates text, with drafts from its own MTP block where it has one.
+
+    Text is the same with and without drafts: a draft is taken only if it equals the token that the model samples in its
+    place. When drafts are off, `spec` says why.
+
+    One generation runs at a time. A call from another thread waits for its turn; a call from the thread that has a
+    stream open raises SequenceStateError, because waiting would never end.
+
+    Parameters
+    ----------
+    model
+        A GGUF file, or any of its splits.
+    mtp
+        ``"auto"`` looks for the MTP block in the model's file and beside it; a path takes this file or fails;
+        ``"off"`` or False does without.
+    n_ctx
+        Tokens per sequence, 16 up to the model's training context. None takes the smaller of that and 8192.
+    n_seq
+        Sequences that `generate_many` runs together, 1 to 8.
+    verify_width
+        Rows of a verify step: 0 adapts to text and machine, 1 makes no drafts and loads no MTP block, 2 to 8 verify the
+        last token and so many drafts less one. It bounds what single requests may ask for (0 bounds at 8), and memory
+        for recurrent state grows with it.
+    spec
+        ``"auto"`` runs without drafts when there is no usable MTP block; ``"require"`` raises instead.
+    n_threads
+        Threads of a decode step, 1 to 512. None takes the physical cores that the process may use.
+    n_threads_batch
+        Threads of prefill, 1 to 512. None takes `n_threads`.
+    n_ubatch
+        Prompt tokens computed at once, 32 to 65536.
+    device
+        ``"auto"``, ``"cpu"``, or a device name of `system_info`.
+    n_gpu_layers
+        Layers put on the device, -1 for all.
+    flash_attn
+        Whether to use flash attention; None lets the library decide.
+    cache_type_k, cache_type_v
+        ggml types of the attention caches: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl.
+    hidden_norm
+        Norm of the hidden state that enters the MTP block: ``"full"`` is one RMS over all hyper-connection streams, as
+        the model was trained; ``"per-stream"`` is for files made for the other reading; ``"file"`` does what the file
+        says, and ``"full"`` when it says nothing. Changes how many drafts hold, never the text.
+    width_policy
+        Chooses the widths when `verify_width` is 0; None takes `PlaceholderWidth`.
+    progress
+        Called while the model loads with the fraction done; returning False cancels.
+
+    Raises
+    ------
+    InvalidArgumentError
+        An argument is out of range.
+    LoadError
+        A file is missing, unreadable or not a model that this build can run; SidecarNotFoundError and
+        SidecarMismatchError concern an MTP file given by path.
+    BackendError
+        The device is not there, or memory ran out.
+    SpecUnavailableError
+        Drafts are required and cannot be made.
+    CancelledError
+        `progress` returned False.
+    BuildError
+        The installation is broken.
+    """
+
+    def __init__(
+        self,
+        model: StrPath,
+        *,
+        mtp: StrPath | Literal[False] = "auto",
+        n_ctx: int | None = None,
+        n_seq: int = 1,
+        verify_width: int = 0,
+        spec: Literal["auto", "require"] = "auto",
+        n_threads: int | None = None,
+        n_threads_batch: int | None = None,
+        n_ubatch: int = 512,
+        device: str = "auto",
+        n_gpu_layers: int = -1,
+        flash_attn: bool | None = None,
+        cache_type_k: str = "f16",
+        cache_type_v: str = "f16",
+        hidden_norm: HiddenNorm = "file",
+        width_policy: WidthPolicy | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        if width_policy is not None and verify_width != 0:
+            raise InvalidArgumentError(argument="width_policy", value=width_policy, allowed="only with verify_width=0")
+        options = EngineOptions(
+            model=model,
+            mtp=mtp,
+            n_ctx=n_ctx,
+            n_seq=n_seq,
+            verify_width=verify_width,
+            spec=spec,
+            n_threads=n_threads,
+            n_threads_batch=n_threads_batch,
+            n_ubatch=n_ubatch,
+            device=device,
+            n_gpu_layers=n_gpu_layers,
+            flash_attn=flash_attn,
+            cache_type_k=cache_type_k,
+            cache_type_v=cache_type_v,
+            hidden_norm=hidden_norm,
+        )
+        self._policy = width_policy or PlaceholderWidth()
+        self._stats = SpecStats()
+        self._model, self._session, self._sidecar, spec_state = open_engine(options, progress)
+        self._turns = Turns(self._session)
+        self._rules = RequestRules(
+            n_ctx=self._session.n_ctx, verify_width=verify_width, max_width=options.max_width, spec=spec_state
+        )
+
+    @classmethod
+    def demo(cls, **options: Any) -> Engine:
+        """Open the model that comes with the package; `options` are those of `Engine` but for `model`."""
+        from importlib import resources  # noqa: PLC0415 - a tenth of the import time of the whole package
+
+        # The libraries lie in the package too, so it is never imported from an archive and the path is a real one.
+        return cls(Path(str(resources.files("pylucebox") / "demo_model" / "tiny-qwen4exp-Q8_0.gguf")), **options)
+
+    @property
+    def spec(self) -> SpecState:
+        """Whether drafts are made, and if not, why."""
+        return self._rules.spec
+
+    @property
+    def sidecar(self) -> SidecarVerdict:
+        """Where an MTP block was looked for, what was found and what became of it."""
+        return self._sidecar
+
+    @property
+    def info(self) -> ModelInfo:
+        """What the model is."""
+        return self._model.info
+
+    @property
+    def session_info(self) -> SessionInfo:
+        """Sizes in force and memory in use."""
+        return self._session.info
+
+    @property
+    def stats(self) -> SpecStats:
+        """Figures of all requests so far."""
+        return self._stats
+
+    def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
+        """Return the token ids of `text`.
+
+        Parameters
+        ----------
+        text
+            Any text.
+        add_special
+            Add the tokens that the model wants around a prompt.
+        parse_special
+            Read the text of control tokens as these tokens.
+
+        Raises
+        ------
+        InvalidArgumentError
+            `text` is not a string, or holds lone surrogates.
+        ClosedError
+            The engine is closed.
+        """
+        return self._model.tokenize(text, add_special=add_special, parse_special=parse_special)
+
+    def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """Return the text of token ids; `special` shows control tokens, and broken characters show as U+FFFD.
+
+        Raises
+        ------
+        InvalidArgumentError
+            An id is outside the vocabulary.
+        ClosedError
+            The engine is closed.
+        """
+        return self._model.detokenize(ids, special=special)
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int = 256,
+        stop: Stop = (),
+        sampling: SamplingParams | None = None,
+        logprobs: int | None = None,
+        verify_width: int | None = None,
+    ) -> Generator[Step, None, Completion]:
+        """Generate step by step.
+
+        Parameters
+        ----------
+        prompt
+            Text, with control tokens read as such, or token ids.
+        max_tokens
+            Most new tokens, at least 1.
+        stop
+            Strings that end the text; they are not part of it.
+        sampling
+            None is greedy.
+        logprobs
+            How many of the likeliest tokens to report beside each token, 0 to 100; None reports nothing.
+        verify_width
+            Width for this request, up to the engine's; None takes the engine's.
+
+        Yields
+        ------
+        Step
+            The first token, then what each cycle gave. The generator's return value is the `Completion`. Closing it
+            early frees the sequence.
+
+        Raises
+        ------
+        InvalidArgumentError
+            An argument is wrong. Raised by the call; all others are raised by the generator.
+        ContextFullError
+            The prompt does not fit. Raised by the call.
+        SequenceStateError
+            This thread has another stream of this engine open.
+        ClosedError
+            The engine was closed, possibly while the stream ran.
+        DecodeError
+            The model could not be run. The engine stays usable.
+        """
+        request = self._rules.request(
+            self._tokens(prompt),
+            max_tokens=max_tokens,
+            stop=stop,
+            sampling=sampling,
+            logprobs=logprobs,
+            verify_width=verify_width,
+        )
+        return self._steps(request)
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int = 256,
+        stop: Stop = (),
+        sampling: SamplingParams | None = None,
+        logprobs: int | None = None,
+        verify_width: int | None = None,
+    ) -> Completion:
+        """Generate and return the whole; parameters and errors are those of `stream`."""
+        return _drain(
+            self.stream(
+                prompt,
+                max_tokens=max_tokens,
+                stop=stop,
+                sampling=sampling,
+                logprobs=logprobs,
+                verify_width=verify_width,
+            )
+        )
+
+    def generate_many(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        max_tokens: int = 256,
+        stop: Stop = (),
+        sampling: SamplingParams | Sequence[SamplingParams | None] | None = None,
+        logprobs: int | None = None,
+        verify_width: int | None = None,
+    ) -> list[Completion]:
+        """Generate for many prompts, `n_seq` of them together.
+
+        A sequence that is done takes the next prompt at once. `sampling` may be a list with one entry per prompt; the
+        other parameters and the errors are those of `stream`, and everything is checked before anything runs.
+
+        Returns
+        -------
+        list of Completion
+            In the order of the prompts. After `cancel` the unfinished ones have the reason ``"cancelled"``.
+        """
+        if isinstance(prompts, str):
+            raise InvalidArgumentError(argument="prompts", value=prompts, allowed="a sequence of prompts")
+        all_settings = settings_per_prompt(sampling, len(prompts))
+        requests = [
+            self._rules.request(
+                self._tokens(prompt),
+                max_tokens=max_tokens,
+                stop=stop,
+                sampling=settings,
+                logprobs=logprobs,
+                verify_width=verify_width,
+            )
+            for prompt, settings in zip(prompts, all_settings, strict=True)
+        ]
+        if not requests:
+            return []
+        for settings in {settings for settings in all_settings if settings is not None}:
+            self._session.open_sampler(settings, None)  # a bad grammar must not cost the others their results
+        policy = self._policy_of(requests[0])
+        runs: list[Run] = []
+
+        def make_run(request: Request, seq: int) -> Run:
+            runs.append(self._run(request, seq, policy))
+            return runs[-1]
+
+        with self._turns.hold():
+            if policy is not None:
+                policy.begin(min(len(requests), self._session.n_seq), self._session.max_width)
+            try:
+                return [run.completion() for run in run_many(self._session, requests, make_run)]
+            finally:
+                for run in runs:
+                    self._stats = self._stats.merge(run.stats())
+
+    @overload
+    def chat(
+        self, messages: Sequence[Message], *, stream: Literal[False] = False, **options: Unpack[ChatOptions]
+    ) -> ChatCompletion: ...
+
+    @overload
+    def chat(
+        self, messages: Sequence[Message], *, stream: Literal[True], **options: Unpack[ChatOptions]
+    ) -> Generator[ChatStep, None, ChatCompletion]: ...
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
+        response_format: Mapping[str, Any] | None = None,
+        enable_thinking: bool | None = None,
+        stream: bool = False,
+        max_tokens: int = 256,
+        stop: Stop = (),
+        sampling: SamplingParams | None = None,
+        logprobs: int | None = None,
+        verify_width: int | None = None,
+    ) -> ChatCompletion | Generator[ChatStep, None, ChatCompletion]:
+        """Answer a chat with the model's own template.
+
+        Parameters
+        ----------
+        messages
+            OpenAI messages.
+        tools, tool_choice
+            OpenAI tools, and ``"auto"``, ``"none"``, ``"required"`` or a function by name.
+        response_format
+            ``{"type": "text"}``, ``{"type": "json_object"}`` or ``{"type": "json_schema", "json_schema": {"schema":
+            ...}}``.
+        enable_thinking
+            Whether the model may reason first; None leaves it to the template.
+        stream
+            Return a generator of `ChatStep` whose return value is the `ChatCompletion`.
+        max_tokens, stop, sampling, logprobs, verify_width
+            As for `stream`. A grammar or schema in `sampling` shapes the message, not the reasoning before it.
+
+        Raises
+        ------
+        InvalidArgumentError
+            An argument is wrong, or the template cannot express the request.
+        ModelFormatError
+            The model has no usable chat template.
+
+        Notes
+        -----
+        All other errors are those of `stream`.
+        """
+        arguments, sampling = chat_request(
+            messages,
+            tools=tools,
+            tool_choice=tool_choice,
+            response_format=response_format,
+            enable_thinking=enable_thinking,
+            sampling=sampling,
+        )
+        rendered = render(self._model, arguments)
+        request = self._rules.request(
+            rendered.prompt,
+            max_tokens=max_tokens,
+            stop=check_stop(stop) + rendered.stops,
+            sampling=sampling,
+            logprobs=logprobs,
+            verify_width=verify_width,
+            chat_json=rendered.json,
+            visible=rendered.visible,
+        )
+        steps = chat_steps(
+            self._steps(request),
+            functools.partial(self._model.chat_parse, rendered.json, is_partial=True),
+            functools.partial(read_reply, self._model, rendered),
+        )
+        return steps if stream else _drain(steps)
+
+    def cancel(self) -> None:
+        """End the running generation with the reason ``"cancelled"``; does nothing when none runs. Any thread."""
+        self._session.abort()
+
+    def close(self) -> None:
+        """Stop what runs, wait for the running native call, and free everything. Any thread, any number of times.
+
+        A stream that is open then raises ClosedError.
+        """
+        self._session.close()
+        self._model.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _tokens(self, prompt: Prompt) -> Sequence[int]:
+        if isinstance(prompt, str):
+            return self.tokenize(prompt, add_special=True)
+        self._model.checked_ids("prompt", prompt)
+        return prompt
+
+    def _run(self, request: Request, seq: int, policy: WidthPolicy | None) -> Run:
+        token_bytes = self._model.token_bytes
+        if request.visible:
+            shown = request.visible
+            return Run(request, self._session, seq, lambda token: token_bytes(token, special=token in shown), policy)
+        return Run(request, self._session, seq, token_bytes, policy)
+
+    def _policy_of(self, request: Request) -> WidthPolicy | None:
+        if not request.use_mtp:
+            return None
+        return FixedWidth(request.verify_width) if request.verify_width else self._policy
+
+    def _steps(self, request: Request) -> Generator[Step, None, Completion]:
+        policy = self._policy_of(request)
+        return self._drive(self._run(request, 0, policy), policy)
+
+    def _drive(self, run: Run, policy: WidthPolicy | None) -> Generator[Step, None, Completion]:
+        with self._turns.hold():
+            if policy is not None:
+                policy.begin(1, self._session.max_width)
+            try:
+                yield from run_steps(run, self._session)
+            finally:
+                self._stats = self._stats.merge(run.stats())
+        return run.completion()
+
+
+def _drain(steps: Generator[object, None, _T]) -> _T:
+    """Run a generator to its end and return its value."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            value: _T = end.value
+            return value

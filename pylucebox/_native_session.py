@@ -1,0 +1,416 @@
+"""`Session` over the native library: one owner, calls one at a time, closing safe from any thread."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pylucebox import _ffi
+from pylucebox._errors import ClosedError, SequenceStateError
+from pylucebox._model import Model
+from pylucebox._sampler import NativeSampler
+from pylucebox._sampling import SamplingParams
+from pylucebox._session import Ask, CycleTimes, Progress, SeqCycle
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+FLASH_ATTN: Final = {None: -1, False: 0, True: 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """How to open a session; the fields are those of ``lucebox_session_params``.
+
+    Attributes
+    ----------
+    n_ctx
+        Tokens per sequence.
+    n_seq
+        Sequences that may decode together.
+    n_ubatch
+        Prompt tokens computed at once.
+    n_threads, n_threads_batch
+        Threads of a decode step and of prefill.
+    max_width
+        Widest verify step, 1 to 8; 1 leaves MTP out.
+    flash_attn
+        None lets the library decide.
+    cache_type_k, cache_type_v
+        ggml types of the attention caches.
+    """
+
+    n_ctx: int
+    n_seq: int
+    n_ubatch: int
+    n_threads: int
+    n_threads_batch: int
+    max_width: int
+    flash_attn: bool | None
+    cache_type_k: str
+    cache_type_v: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionInfo:
+    """What a session is made of; the fields are those of ``lucebox_session_info``.
+
+    Attributes
+    ----------
+    n_ctx, n_seq, n_ubatch, max_width
+        In force.
+    n_rs_seq
+        Recurrent-state snapshots per sequence.
+    context_bytes, compute_bytes
+        Caches, snapshots included, and scratch memory of the trunk.
+    mtp_context_bytes, mtp_compute_bytes
+        The same of the MTP block.
+    """
+
+    n_ctx: int
+    n_seq: int
+    n_ubatch: int
+    max_width: int
+    n_rs_seq: int
+    context_bytes: int
+    compute_bytes: int
+    mtp_context_bytes: int
+    mtp_compute_bytes: int
+
+
+class NativeSession:
+    """`Session` over the native library.
+
+    Parameters
+    ----------
+    model
+        An open model; it may be closed before the session.
+    options
+        How to open.
+
+    Raises
+    ------
+    InvalidArgumentError
+        An option is out of range for this model.
+    OutOfMemoryError
+        Caches or scratch memory could not be allocated.
+    """
+
+    def __init__(self, model: Model, options: SessionOptions) -> None:
+        native = _ffi.native()
+        ffi, self._lib = native
+        self._ffi = ffi
+        self._model = model
+        self._calls = _Calls(native, _open(native, model, options))
+        self.close = weakref.finalize(self, self._calls.close)
+
+        self.info = self._read_info()
+        self.n_ctx, self.n_seq, self.max_width = self.info.n_ctx, self.info.n_seq, self.info.max_width
+
+        # Made once, so that a cycle allocates nothing native. The views point into the arrays beside them.
+        self._requests = ffi.new("lucebox_cycle_request[]", self.n_seq)
+        self._results = ffi.new("lucebox_cycle_result[]", self.n_seq)
+        self._stats = ffi.new("lucebox_cycle_stats *")
+        self._stats.struct_size = ffi.sizeof("lucebox_cycle_stats")
+        self._request_views = [self._requests[seq] for seq in range(self.n_seq)]
+        self._result_views = [self._results[seq] for seq in range(self.n_seq)]
+        self._unpack = ffi.unpack
+
+    def _read_info(self) -> SessionInfo:
+        native = self._ffi.new("lucebox_session_info *")
+        native.struct_size = self._ffi.sizeof("lucebox_session_info")
+        _ffi.check(self._calls.run(self._lib.lucebox_session_get_info, native), "cannot describe the session")
+        return SessionInfo(**{name: getattr(native, name) for name in SessionInfo.__slots__})
+
+    def open_sampler(self, params: SamplingParams, chat_json: str | None) -> NativeSampler:
+        """Return a sampler for one `prefill` or `state_load`."""
+        return NativeSampler(self._model, params, chat_json)
+
+    def prefill(
+        self,
+        seq: int,
+        tokens: Sequence[int],
+        sampler: NativeSampler,
+        *,
+        use_mtp: bool,
+        progress: Progress | None = None,
+    ) -> tuple[int, int]:
+        """Run a prompt in a cleared sequence and sample its first token.
+
+        Parameters
+        ----------
+        seq
+            The sequence.
+        tokens
+            The prompt.
+        sampler
+            From `open_sampler`; used up, also on failure.
+        use_mtp
+            False keeps the sequence without drafts, which spares the MTP block's pass over the prompt.
+        progress
+            Called with the fraction done after every `n_ubatch` tokens; returning False cancels.
+
+        Returns
+        -------
+        tuple of int
+            The token, and FINISH_NONE, FINISH_EOG or FINISH_CONTEXT.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The prompt is empty or holds ids outside the vocabulary.
+        ContextFullError
+            The prompt does not fit.
+        CancelledError
+            `abort` was called or `progress` returned False.
+        SequenceStateError
+            The sequence was not cleared.
+        """
+        ids = self._ffi.new("int32_t[]", tokens)
+        out = self._ffi.new("int32_t[2]")
+        with _ffi.progress_callback(progress or _never_stop) as (callback, user_data):
+            status = self._calls.run(
+                self._lib.lucebox_session_prefill,
+                *(seq, ids, len(ids), sampler.release(), use_mtp, callback, user_data, out, out + 1),
+            )
+        self._check(status, "cannot run the prompt", argument="prompt", value=tokens, n_needed=len(ids))
+        return out[0], out[1]
+
+    def cycle(self, asks: Sequence[Ask]) -> tuple[list[SeqCycle], CycleTimes]:
+        """Draft, verify and sample for the sequences asked for, in one native call.
+
+        Raises
+        ------
+        CancelledError
+            `abort` was called.
+        DecodeError
+            The model could not be run. The sequences that took part must then be cleared.
+        """
+        views = self._request_views
+        for seq, width, max_tokens in asks:
+            request = views[seq]
+            request.width = width
+            request.max_tokens = max_tokens
+        try:
+            status = self._calls.run(self._lib.lucebox_session_cycle, self._requests, self._results, self._stats)
+        finally:
+            for ask in asks:
+                views[ask[0]].width = 0
+        if status or _ffi.pending.error is not None:
+            self._check(status, "cannot run a cycle")
+        stats = self._stats
+        return [self._result(ask[0]) for ask in asks], CycleTimes(
+            stats.draft_us, stats.verify_us, stats.sample_us, stats.rollback_us, stats.n_rows, stats.graph_built
+        )
+
+    def _result(self, seq: int) -> SeqCycle:
+        native = self._result_views[seq]
+        n_drafted = native.n_drafted
+        return SeqCycle(
+            seq,
+            self._unpack(native.tokens, native.n_tokens),
+            n_drafted,
+            native.n_accepted,
+            native.finish,
+            tuple(self._unpack(native.draft_probs, n_drafted)) if n_drafted else (),
+        )
+
+    def n_past(self, seq: int) -> int:
+        """Return the tokens of a sequence that are in the context."""
+        return int(self._calls.run(self._lib.lucebox_session_n_past, seq))
+
+    def logits(self, seq: int, row: int) -> npt.NDArray[np.float32]:
+        """Return a copy of the logits that token `row` of the last prefill or cycle was sampled from.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (n_vocab,), float32.
+
+        Raises
+        ------
+        SequenceStateError
+            There are none: the sequence took no part in the session's last call.
+        """
+        import numpy as np  # noqa: PLC0415 - only those who ask for logits pay for it
+
+        n_bytes = self._model.info.n_vocab * self._ffi.sizeof("float")
+
+        def copy(session: Any) -> npt.NDArray[np.float32] | None:
+            pointer = self._lib.lucebox_session_logits(session, seq, row)
+            if not pointer:
+                return None
+            return np.array(np.frombuffer(self._ffi.buffer(pointer, n_bytes), dtype=np.float32))
+
+        found: npt.NDArray[np.float32] | None = self._calls.run(copy)
+        if found is None:
+            raise SequenceStateError(f"there are no logits for token {row} of sequence {seq}")
+        return found
+
+    def draft(self, seq: int, n: int) -> tuple[list[int], list[float]]:
+        """Draft `n` tokens, 1 to 7, after the sequence's last token and forget them again.
+
+        Returns
+        -------
+        tuple of lists
+            The tokens, and each one's probability over the whole draft vocabulary.
+
+        Raises
+        ------
+        SequenceStateError
+            The sequence has no prompt, or was prefilled without MTP.
+        """
+        n_max = self._lib.LUCEBOX_MAX_DRAFT
+        tokens, probs = self._ffi.new("int32_t[]", n_max), self._ffi.new("float[]", n_max)
+        status = self._calls.run(self._lib.lucebox_session_draft, seq, n, tokens, probs)
+        self._check(status, "cannot draft", argument="n", value=n)
+        return self._ffi.unpack(tokens, n), self._ffi.unpack(probs, n)
+
+    def force(self, seq: int, token: int) -> None:
+        """Replace the last sampled token, which is not in the context yet.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The token is outside the vocabulary.
+        """
+        status = self._calls.run(self._lib.lucebox_session_force, seq, token)
+        self._check(status, "cannot force a token", argument="token", value=token)
+
+    def state_save(self, seq: int) -> bytes:
+        """Return all state of a sequence between cycles, without its sampler.
+
+        Raises
+        ------
+        SequenceStateError
+            The sequence has no prompt.
+        """
+        save, size = self._lib.lucebox_session_state_save, self._ffi.new("size_t *")
+        self._check(self._calls.run(save, seq, self._ffi.NULL, 0, size), "cannot save the state")
+        state = self._ffi.new("char[]", size[0])
+        self._check(self._calls.run(save, seq, state, len(state), size), "cannot save the state")
+        return bytes(self._ffi.buffer(state, size[0]))
+
+    def state_load(self, seq: int, state: bytes, sampler: NativeSampler) -> None:
+        """Continue a sequence from a saved state with `sampler`, which is used up, also on failure.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The state is damaged or from a session of another kind.
+        """
+        load, data = self._lib.lucebox_session_state_load, self._ffi.from_buffer(state)
+        status = self._calls.run(load, seq, data, len(state), sampler.release())
+        self._check(status, "cannot restore the state", argument="state", value=f"{len(state)} bytes")
+
+    def clear(self, seq: int) -> None:
+        """Forget a sequence; does nothing on a closed session."""
+        try:
+            status = self._calls.run(self._lib.lucebox_session_clear, seq)
+        except ClosedError:
+            return
+        self._check(status, "cannot clear the sequence", argument="seq", value=seq)
+
+    def abort(self) -> None:
+        """Make the running or next prefill or cycle raise CancelledError. Any thread."""
+        self._calls.abort()
+
+    def abort_reset(self) -> None:
+        """Take an `abort` back."""
+        self._calls.run(self._lib.lucebox_session_abort_reset)
+
+    def _check(
+        self, status: int, what: str, *, argument: str | None = None, value: object = None, n_needed: int | None = None
+    ) -> None:
+        if status and self._calls.closing:
+            _ffi.raise_pending()
+            raise ClosedError(what="engine")
+        _ffi.check(status, what, argument=argument, value=value, n_ctx=self.n_ctx, n_needed=n_needed)
+
+
+def _open(native: _ffi.Native, model: Model, options: SessionOptions) -> Any:
+    ffi, lib = native
+    params = ffi.new("lucebox_session_params *")
+    lib.lucebox_session_params_init(params)
+    for name in ("n_ctx", "n_seq", "n_ubatch", "n_threads", "n_threads_batch", "max_width"):
+        setattr(params, name, getattr(options, name))
+    params.flash_attn = FLASH_ATTN[options.flash_attn]
+    cache_types = [ffi.new("char[]", name.encode()) for name in (options.cache_type_k, options.cache_type_v)]
+    params.cache_type_k, params.cache_type_v = cache_types
+    out = ffi.new("lucebox_session **")
+    with model.handle as handle:
+        status = lib.lucebox_session_open(handle, params, out)
+    _ffi.check(status, "cannot open a session", argument="session options", value=options)
+    return out[0]
+
+
+def _never_stop(_fraction: float) -> None:
+    """Let Python run signal handlers between the parts of a long prompt."""
+
+
+class _Calls:
+    """The native session, its calls one at a time, and a close that stops the running call and waits for it.
+
+    A call may run Python (progress, log handlers). If that closes the session, it is freed when the call is over.
+    """
+
+    def __init__(self, native: _ffi.Native, pointer: Any) -> None:
+        self._lib = native.lib
+        self._pointer = pointer
+        self._running = threading.Lock()  # held during every native call but abort
+        self._caller: int | None = None  # thread that holds it
+        self._dropping = threading.Lock()  # held while abort uses the pointer, and while it is dropped
+        self._closing = threading.Event()
+
+    @property
+    def closing(self) -> bool:
+        """Whether `close` was called."""
+        return self._closing.is_set()
+
+    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return ``function(session, *args)``.
+
+        Raises
+        ------
+        ClosedError
+            The session is closed.
+        SequenceStateError
+            This thread is inside a call: a callback tried to use the session that called it.
+        """
+        thread = threading.get_ident()
+        if self._caller == thread:
+            raise SequenceStateError("a callback cannot use the session that called it")
+        with self._running:
+            if self._closing.is_set():
+                raise ClosedError(what="engine")
+            self._caller = thread
+            try:
+                return function(self._pointer, *args)
+            finally:
+                self._caller = None
+                if self._closing.is_set():
+                    self._free()
+
+    def abort(self) -> None:
+        """Set the native abort flag."""
+        with self._dropping:
+            if self._pointer is not None:
+                self._lib.lucebox_session_abort(self._pointer)
+
+    def close(self) -> None:
+        """Free the session as soon as no call runs."""
+        self._closing.set()
+        self.abort()
+        if self._caller != threading.get_ident():
+            with self._running:
+                self._free()
+
+    def _free(self) -> None:
+        with self._dropping:
+            pointer, self._pointer = self._pointer, None
+        if pointer is not None:
+            self._lib.lucebox_session_close(pointer)

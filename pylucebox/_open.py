@@ -1,0 +1,237 @@
+"""Open a model and a session, with the MTP block if it can be had, and say why if not."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, NamedTuple, TypeVar
+
+from pylucebox._errors import (
+    CancelledError,
+    InvalidArgumentError,
+    LuceboxError,
+    SpecUnavailableError,
+    StrPath,
+)
+from pylucebox._model import HIDDEN_NORMS, HiddenNorm, Model, ModelOptions
+from pylucebox._native_session import NativeSession, SessionOptions
+from pylucebox._request import check_integer
+from pylucebox._session import Progress
+from pylucebox._sidecar import SidecarVerdict, find_sidecar
+from pylucebox._spec import SpecReason, SpecState, spec_active, spec_inactive
+from pylucebox._threads import default_threads
+from pylucebox._width import MAX_WIDTH
+
+CACHE_TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+DEFAULT_N_CTX: Final = 8192
+MIN_N_CTX: Final = 16
+MAX_SEQ: Final = 8
+MAX_THREADS: Final = 512
+
+# A model without an MTP block is an ordinary thing; these say that something is wrong with one.
+_WORTH_A_WARNING: Final = frozenset(SpecReason) - {
+    SpecReason.ACTIVE,
+    SpecReason.OFF_REQUESTED,
+    SpecReason.NO_SIDECAR,
+    SpecReason.UNSUPPORTED_ARCH,
+}
+
+_T = TypeVar("_T")
+
+_log = logging.getLogger("pylucebox")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """The arguments of `Engine`, checked as far as that is possible without the model.
+
+    Raises
+    ------
+    InvalidArgumentError
+        One is out of range.
+    """
+
+    model: StrPath
+    mtp: StrPath | Literal[False]
+    n_ctx: int | None
+    n_seq: int
+    verify_width: int
+    spec: Literal["auto", "require"]
+    n_threads: int | None
+    n_threads_batch: int | None
+    n_ubatch: int
+    device: str
+    n_gpu_layers: int
+    flash_attn: bool | None
+    cache_type_k: str
+    cache_type_v: str
+    hidden_norm: HiddenNorm
+
+    def __post_init__(self) -> None:
+        _path("model", self.model, "the path of a GGUF file")
+        if self.mtp is not False:
+            _path("mtp", self.mtp, '"auto", "off", False, or the path of an MTP file')
+        words = f"0 (adaptive), 1 (no drafts) or 2 to {MAX_WIDTH}"
+        check_integer("verify_width", self.verify_width, 0, MAX_WIDTH, words)
+        check_integer("n_seq", self.n_seq, 1, MAX_SEQ)
+        check_integer("n_ubatch", self.n_ubatch, 32, 65536)
+        check_integer("n_gpu_layers", self.n_gpu_layers, -1, 2**31 - 1)
+        if self.n_ctx is not None:
+            check_integer("n_ctx", self.n_ctx, MIN_N_CTX, 2**31 - 1)
+        for name in ("n_threads", "n_threads_batch"):
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name), 1, MAX_THREADS)
+        _choice("spec", self.spec, ("auto", "require"))
+        _choice("flash_attn", self.flash_attn, (None, True, False))
+        _choice("cache_type_k", self.cache_type_k, CACHE_TYPES)
+        _choice("cache_type_v", self.cache_type_v, CACHE_TYPES)
+        _choice("hidden_norm", self.hidden_norm, HIDDEN_NORMS)
+        _name("device", self.device, '"auto", "cpu" or a device name')
+
+    @property
+    def max_width(self) -> int:
+        """Widest step that requests may ask for."""
+        return self.verify_width or MAX_WIDTH
+
+
+class Opened(NamedTuple):
+    """What `open_engine` opened and found."""
+
+    model: Model
+    session: NativeSession
+    sidecar: SidecarVerdict
+    spec: SpecState
+
+
+def open_engine(options: EngineOptions, progress: Progress | None) -> Opened:
+    """Open model and session.
+
+    With ``spec="auto"`` whatever is wrong with the MTP block alone leaves an engine without drafts and a reason; what
+    is wrong with the model is raised either way.
+
+    Raises
+    ------
+    LuceboxError
+        As listed for `Engine`.
+    """
+    off = options.mtp is False or options.mtp == "off" or options.verify_width == 1
+    verdict = find_sidecar(options.model, False if off else options.mtp)
+    if verdict.accepted:
+        spec = spec_active(f"MTP block from {verdict.path}")
+    else:
+        reason = verdict.reason
+        if options.verify_width == 1:
+            reason = "verify_width=1 asks for no drafts"
+        spec = spec_inactive(verdict.reason_code, reason)
+        _require_none(options, spec)
+
+    model, spec = _open_model(options, verdict, spec, progress)
+    try:
+        session, spec = _open_session(options, model, spec)
+    except BaseException:
+        model.close()
+        raise
+    level = logging.WARNING if spec.reason_code in _WORTH_A_WARNING else logging.INFO
+    if not spec.effective:
+        _log.log(level, "no drafts: %s (%s)", spec.reason, spec.reason_code)
+    return Opened(model, session, verdict, spec)
+
+
+def _open_model(
+    options: EngineOptions, verdict: SidecarVerdict, spec: SpecState, progress: Progress | None
+) -> tuple[Model, SpecState]:
+    alone = ModelOptions(
+        path=verdict.model_path,
+        hidden_norm=options.hidden_norm,
+        device=options.device,
+        n_gpu_layers=options.n_gpu_layers,
+    )
+    if not spec.effective:
+        return Model(alone, progress), spec
+    with_mtp = replace(
+        alone,
+        mtp_path=verdict.path if verdict.kind == "sidecar" else None,
+        mtp_in_file=verdict.kind == "in-file",
+    )
+    return _or_without_mtp(
+        options,
+        spec,
+        lambda: Model(with_mtp, progress),
+        lambda: Model(alone, progress),
+        SpecReason.LOAD_FAILED,
+    )
+
+
+def _open_session(options: EngineOptions, model: Model, spec: SpecState) -> tuple[NativeSession, SpecState]:
+    trained = model.info.n_ctx_train
+    n_ctx = min(trained, DEFAULT_N_CTX) if options.n_ctx is None else options.n_ctx
+    if n_ctx > trained:
+        allowed = f"{MIN_N_CTX} to {trained}, the model's training context"
+        raise InvalidArgumentError(argument="n_ctx", value=n_ctx, allowed=allowed)
+    n_threads = options.n_threads or default_threads()
+    alone = SessionOptions(
+        n_ctx=n_ctx,
+        n_seq=options.n_seq,
+        n_ubatch=options.n_ubatch,
+        n_threads=n_threads,
+        n_threads_batch=options.n_threads_batch or n_threads,
+        max_width=1,
+        flash_attn=options.flash_attn,
+        cache_type_k=options.cache_type_k,
+        cache_type_v=options.cache_type_v,
+    )
+    if not spec.effective:
+        return NativeSession(model, alone), spec
+    with_mtp = replace(alone, max_width=options.max_width)
+    return _or_without_mtp(
+        options,
+        spec,
+        lambda: NativeSession(model, with_mtp),
+        lambda: NativeSession(model, alone),
+        SpecReason.CONTEXT_FAILED,
+    )
+
+
+def _or_without_mtp(
+    options: EngineOptions, spec: SpecState, with_mtp: Callable[[], _T], alone: Callable[[], _T], code: SpecReason
+) -> tuple[_T, SpecState]:
+    """Open with the MTP block; if only that fails, open without it and say why.
+
+    What also fails without the block is not the block's fault, so that error is the one to raise.
+    """
+    try:
+        return with_mtp(), spec
+    except CancelledError:
+        raise
+    except LuceboxError as error:
+        opened = alone()
+        spec = spec_inactive(code, str(error))
+        try:
+            _require_none(options, spec)
+        except SpecUnavailableError as refused:
+            opened.close()  # type: ignore[attr-defined]
+            raise refused from error
+        return opened, spec
+
+
+def _require_none(options: EngineOptions, spec: SpecState) -> None:
+    if options.spec == "require":
+        raise SpecUnavailableError(reason_code=spec.reason_code, reason=spec.reason)
+
+
+def _path(argument: str, value: object, allowed: str) -> None:
+    if not isinstance(value, (str, os.PathLike)) or "\0" in os.fspath(value):
+        raise InvalidArgumentError(argument=argument, value=value, allowed=allowed)
+
+
+def _name(argument: str, value: object, allowed: str) -> None:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise InvalidArgumentError(argument=argument, value=value, allowed=allowed)
+
+
+def _choice(argument: str, value: object, choices: tuple[Any, ...]) -> None:
+    if not any(value is choice or (isinstance(choice, str) and value == choice) for choice in choices):
+        words = ", ".join(repr(choice) for choice in choices)
+        raise InvalidArgumentError(argument=argument, value=value, allowed=f"one of {words}")

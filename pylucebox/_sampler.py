@@ -1,0 +1,86 @@
+"""From checked sampling settings to a native sampler."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pylucebox import _ffi
+from pylucebox._errors import ClosedError
+from pylucebox._model import Model
+from pylucebox._sampling import SamplingParams
+
+# These need more than an assignment.
+_SPECIAL = frozenset({"seed", "samplers", "dry_sequence_breakers", "logit_bias", "grammar", "json_schema"})
+
+
+class NativeSampler:
+    """A request's sampler chain with its random stream. One session takes it over for one generation.
+
+    Parameters
+    ----------
+    model
+        Model whose tokens are drawn.
+    params
+        Settings; the seed must be set.
+    chat_json
+        What `Model.chat_render` returned, which brings grammar and triggers of the chat template; None outside chats.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The grammar or schema cannot be read, or a biased token is outside the vocabulary.
+    """
+
+    def __init__(self, model: Model, params: SamplingParams, chat_json: str | None = None) -> None:
+        ffi, lib = native = _ffi.native()
+        grammar = params.grammar
+        if params.json_schema is not None:
+            grammar = _grammar_of_schema(native, str(params.json_schema))
+        c_params = ffi.new("lucebox_sampler_params *")
+        lib.lucebox_sampler_params_init(c_params)
+        for name in SamplingParams.__dataclass_fields__:
+            if name not in _SPECIAL:
+                setattr(c_params, name, getattr(params, name))
+        c_params.seed = params.seed or 0
+        bias = ffi.new("lucebox_logit_bias[]", list(params.logit_bias.items()))
+        c_params.logit_bias, c_params.n_logit_bias = bias, len(bias)
+        samplers = None if params.samplers is None else ";".join(params.samplers)
+        breakers = None if params.dry_sequence_breakers is None else json.dumps(params.dry_sequence_breakers)
+        texts = {"samplers": samplers, "dry_sequence_breakers": breakers, "grammar": grammar, "chat_json": chat_json}
+        kept = {name: ffi.new("char[]", text.encode()) for name, text in texts.items() if text is not None}
+        for name, text in kept.items():
+            setattr(c_params, name, text)
+        out = ffi.new("lucebox_sampler **")
+        with model.handle as handle:
+            status = lib.lucebox_sampler_open(handle, c_params, out)
+        _ffi.check(status, "cannot set up the sampler", argument="sampling", value=grammar or params)
+        self._pointer = ffi.gc(out[0], lib.lucebox_sampler_close)
+        self._native = native
+
+    def describe(self) -> str:
+        """Return the chain as upstream prints it."""
+        out = self._native.ffi.new("char **")
+        _ffi.check(self._native.lib.lucebox_sampler_describe(self._pointer, out), "cannot describe the sampler")
+        return _ffi.take_string(self._native, out)
+
+    def release(self) -> Any:
+        """Hand the native sampler over to a native call that takes it.
+
+        Raises
+        ------
+        ClosedError
+            It was handed over before.
+        """
+        if self._pointer is None:
+            raise ClosedError(what="sampler")
+        pointer, self._pointer = self._pointer, None
+        self._native.ffi.gc(pointer, None)  # in place: the destructor no longer runs
+        return pointer
+
+
+def _grammar_of_schema(native: _ffi.Native, schema: str) -> str:
+    out = native.ffi.new("char **")
+    status = native.lib.lucebox_grammar_from_schema(schema.encode(), out)
+    _ffi.check(status, "cannot turn the JSON schema into a grammar", argument="json_schema", value=schema)
+    return _ffi.take_string(native, out)

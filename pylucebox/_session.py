@@ -1,0 +1,96 @@
+"""The seam between generation and the native library.
+
+Generation, batching and cancellation know sessions only as `Session`, so they are tested with a scripted one. The real
+one is `NativeSession`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from pylucebox._sampling import SamplingParams
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+FINISH_NONE: Final = 0
+FINISH_EOG: Final = 1
+FINISH_LIMIT: Final = 2
+FINISH_CONTEXT: Final = 3
+"""``enum lucebox_finish``; the numbers are the native ones."""
+
+Progress = Callable[[float], bool | None]
+"""Called with a fraction from 0 to 1; returning False stops the work."""
+
+
+class Ask(NamedTuple):
+    """What a sequence wants of a cycle: `width` 1 to 8 rows, and at most `max_tokens` new tokens."""
+
+    seq: int
+    width: int
+    max_tokens: int
+
+
+class SeqCycle(NamedTuple):
+    """What a sequence got from a cycle.
+
+    Token i was sampled from row i; the first `n_accepted` tokens equal their drafts. `finish` is a ``FINISH_`` number;
+    after FINISH_EOG the last token is the end token. `draft_probs` has `n_drafted` entries.
+    """
+
+    seq: int
+    tokens: list[int]
+    n_drafted: int
+    n_accepted: int
+    finish: int
+    draft_probs: tuple[float, ...]
+
+
+class CycleTimes(NamedTuple):
+    """Times of a cycle in microseconds, and its rows, over all its sequences."""
+
+    draft_us: int
+    verify_us: int
+    sample_us: int
+    rollback_us: int
+    n_rows: int
+    graph_built: bool
+
+
+class Session(Protocol):
+    """Sequences that share a context. One thread at a time, except `abort` and `close`."""
+
+    n_ctx: int
+    n_seq: int
+    max_width: int
+
+    def open_sampler(self, params: SamplingParams, chat_json: str | None) -> Any:
+        """Return a sampler for one `prefill` or `state_load`."""
+
+    def prefill(
+        self, seq: int, tokens: Sequence[int], sampler: Any, *, use_mtp: bool, progress: Progress | None = None
+    ) -> tuple[int, int]:
+        """Run a prompt in a cleared sequence; return its first token and a ``FINISH_`` number."""
+
+    def cycle(self, asks: Sequence[Ask]) -> tuple[list[SeqCycle], CycleTimes]:
+        """Draft, verify and sample for the sequences asked for; results come in the order of `asks`."""
+
+    def n_past(self, seq: int) -> int:
+        """Return the tokens of a sequence that are in the context."""
+
+    def logits(self, seq: int, row: int) -> npt.NDArray[np.float32]:
+        """Return a copy of the logits, shape (n_vocab,), that token `row` of the last call was sampled from."""
+
+    def clear(self, seq: int) -> None:
+        """Forget a sequence; does nothing on a closed session."""
+
+    def abort(self) -> None:
+        """Make the running or next prefill or cycle raise CancelledError. Any thread."""
+
+    def abort_reset(self) -> None:
+        """Take an `abort` back."""
+
+    def close(self) -> None:
+        """Stop what runs, wait for it and free everything. Any thread, any number of times."""

@@ -1,0 +1,138 @@
+"""What `lucebox demo` says: sentences and tables. Pure."""
+
+from __future__ import annotations
+
+import statistics
+
+from pylucebox._result import Completion
+from pylucebox.cli._demo_report import ALL_PROMPTS, DemoReport
+from pylucebox.cli._demo_run import PROBE_WIDTH, cost_of
+from pylucebox.cli._measure import CycleCost, Estimate, Noise
+from pylucebox.cli._table import Table
+
+_DIGEST_SHOWN = 12
+
+
+def _interval(value: Estimate) -> str:
+    return f"{value.low:.2f} to {value.high:.2f}"
+
+
+def noise_sentence(noise: Noise) -> str:
+    """Say what the comparison cannot tell apart."""
+    median = 100 * (noise.estimate.ratio - 1)
+    return (
+        f"noise: MTP off against itself, {noise.estimate.n_pairs} pairs: median {median:+.1f} %;"
+        f" the median of {noise.n_pairs} pairs stays within {100 * noise.floor:.1f} % by chance"
+    )
+
+
+def identity_sentence(report: DemoReport) -> str:
+    """Say whether the texts are the same, and where not."""
+    differing = [each for each in report.prompts if each.runs.differs_at is not None]
+    if not differing:
+        return f"Same text: in all runs of all {len(report.prompts)} prompts MTP on gave the tokens of MTP off."
+    lines = []
+    for each in differing:
+        index = each.runs.differs_at or 0
+        off, on = (_token_at(completion, index) for completion in (each.runs.off, each.differing))
+        lines.append(f"{each.runs.prompt.name}: token {index} is {off} with MTP off and {on} in a later run")
+    return "DIFFERENT TEXT, so no speed-up is stated. " + "; ".join(lines) + ". Please report this."
+
+
+def _token_at(completion: Completion, index: int) -> str:
+    return str(completion.token_ids[index]) if index < len(completion.token_ids) else "absent"
+
+
+def summary_sentences(report: DemoReport) -> list[str]:
+    """Say what came out and why, in whole sentences."""
+    if report.total is None:
+        return []
+    ratio = f"{report.total.ratio:.2f} times as fast as MTP off ({_interval(report.total)})"
+    headline = {
+        "faster": f"Over all prompts MTP on is {ratio}.",
+        "slower": f"SLOWER than MTP off: over all prompts MTP on is {ratio}.",
+        "unresolved": f"No difference beyond the noise: over all prompts MTP on is {ratio}.",
+    }[report.total_verdict]
+    slower = [each.runs.prompt.name for each in report.prompts if each.verdict == "slower"]
+    sentences = [headline]
+    if slower and report.total_verdict != "slower":
+        sentences.append(f"Slower than MTP off on: {', '.join(slower)}.")
+    if report.runs.plan.width == 0:
+        stats = report.stats_on
+        share = 100 * stats.num_drafts / stats.cycles
+        mean_width = 1 + stats.num_draft_tokens / stats.cycles
+        sentences.append(f"The engine chose to draft in {share:.0f} % of its cycles (mean width {mean_width:.1f}).")
+        sentences += _cost_sentences(report.probe_cost, PROBE_WIDTH, "Had it always drafted as deep as it can:")
+    else:
+        sentences += _cost_sentences(report.cost, report.runs.plan.width, "Why:")
+    return sentences
+
+
+def _cost_sentences(cost: CycleCost, width: int, lead: str) -> list[str]:
+    per_draft = cost.draft_steps / (width - 1)
+    verb = "pays" if cost.tokens_per_cycle > cost.cycle_steps else "does not pay"
+    sentences = [
+        f"{lead} a cycle of width {width} costs {cost.cycle_steps:.1f} plain steps (draft {cost.draft_steps:.1f},"
+        f" verify {cost.verify_steps:.1f}, other {cost.other_steps:.1f}) and brings {cost.tokens_per_cycle:.1f} tokens,"
+        f" so it {verb}.",
+        f"One draft costs {per_draft:.2f} and one verified row {cost.verify_row_steps:.2f} of a plain step"
+        f" ({cost.step_us:.0f} us) on this device.",
+    ]
+    if cost.cycle_steps >= width:
+        sentences.append(f"Even if every draft held, {width} tokens would not repay that.")
+    return sentences
+
+
+# ---- tables ---------------------------------------------------------------------------------------------------------
+
+
+def tables(report: DemoReport) -> list[Table]:
+    """Return the tables: texts, speeds, acceptance."""
+    return [_identity_table(report), _speed_table(report), _acceptance_table(report)]
+
+
+def _identity_table(report: DemoReport) -> Table:
+    rows = []
+    for each in report.prompts:
+        shown = [each.runs.off.digest[:_DIGEST_SHOWN], each.differing.digest[:_DIGEST_SHOWN]]
+        same = "same" if each.runs.differs_at is None else f"differ at token {each.runs.differs_at}"
+        rows.append((each.runs.prompt.name, each.decoding, str(len(each.runs.off.token_ids)), *shown, same))
+    columns = ("prompt", "decoding", "tokens", "digest off", "digest on", "texts")
+    return Table("Is it the same text?", columns, tuple(rows))
+
+
+def _speed_table(report: DemoReport) -> Table:
+    rows = []
+    for each in report.prompts:
+        runs = each.runs
+        cost = cost_of(runs.stats_on, runs.step_us())
+        rows.append(
+            (
+                runs.prompt.name,
+                f"{statistics.median(runs.tok_s_off):.0f}",
+                f"{statistics.median(runs.tok_s_on):.0f}",
+                f"{each.speedup.ratio:.2f}" if each.speedup else "-",
+                _interval(each.speedup) if each.speedup else "-",
+                each.verdict,
+                f"{cost.tokens_per_cycle:.2f}",
+            )
+        )
+    if report.total:
+        total = (f"{report.total.ratio:.2f}", _interval(report.total), report.total_verdict)
+        rows.append((ALL_PROMPTS, "", "", *total, f"{report.cost.tokens_per_cycle:.2f}"))
+    columns = ("prompt", "tok/s off", "tok/s on", "ratio", "interval", "verdict", "tokens/cycle")
+    title = f"How fast is it? (medians of {report.runs.plan.n_rounds} pairs)"
+    return Table(title, columns, tuple(rows), has_total=report.total is not None)
+
+
+def _acceptance_table(report: DemoReport) -> Table:
+    rows = tuple(
+        (each.runs.prompt.name, *(_per_cent(share) for share in each.runs.probe.stats.acceptance_per_pos))
+        for each in report.prompts
+    )
+    columns = ("prompt", *(f"depth {depth}" for depth in range(1, PROBE_WIDTH)))
+    return Table(f"Accepted drafts by depth, % of cycles (width {PROBE_WIDTH})", columns, rows)
+
+
+def _per_cent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f}"

@@ -1,0 +1,255 @@
+// One cycle of speculative decoding: draft, verify, sample while the drafts hold, roll back.
+#include "session.h"
+
+#include "llama-ext.h"
+
+#include "ggml.h"
+
+namespace lucebox {
+
+namespace {
+
+// A sequence's part in a cycle.
+struct member {
+    int32_t      seq;
+    seq_state *  state;
+    int32_t      width; // rows in the verify batch
+    int32_t      first_row = 0;
+    draft_chain  drafts;
+    lucebox_cycle_result * result;
+    int32_t      max_tokens;
+};
+
+// Pairs that wait for the MTP block beyond this are computed at once, so that they never outgrow its batch.
+const size_t MAX_WAITING = 2 * LUCEBOX_MAX_WIDTH;
+
+std::vector<member> collect(lucebox_session & s, const lucebox_cycle_request * requests,
+                            lucebox_cycle_result * results) {
+    std::vector<member> members;
+    for (int32_t seq = 0; seq < (int32_t) s.seqs.size(); ++seq) {
+        results[seq] = {};
+        if (requests[seq].width == 0) {
+            continue;
+        }
+        if (requests[seq].width < 1 || requests[seq].width > s.params.max_width) {
+            fail(LUCEBOX_ERR_ARGUMENT, "width %d of sequence %d is not one of 1..%d", requests[seq].width, seq,
+                 s.params.max_width);
+        }
+        if (requests[seq].max_tokens < 1) {
+            fail(LUCEBOX_ERR_ARGUMENT, "max_tokens %d of sequence %d is below 1", requests[seq].max_tokens, seq);
+        }
+        seq_state & state = s.ready(seq);
+        const int32_t n_left = (int32_t) s.params.n_ctx - state.n_past;
+        if (n_left <= 0) {
+            fail(LUCEBOX_ERR_CONTEXT_FULL, "sequence %d has filled its context of %u tokens", seq, s.params.n_ctx);
+        }
+        member m;
+        m.seq        = seq;
+        m.state      = &state;
+        m.width      = state.use_mtp ? std::min({ requests[seq].width, requests[seq].max_tokens, n_left }) : 1;
+        m.result     = &results[seq];
+        m.max_tokens = requests[seq].max_tokens;
+        members.push_back(m);
+    }
+    if (members.empty()) {
+        fail(LUCEBOX_ERR_ARGUMENT, "no sequence takes part in the cycle");
+    }
+    return members;
+}
+
+void cap_rows(std::vector<member> & members) {
+    int32_t n_rows = 0;
+    for (const member & m : members) {
+        n_rows += m.width;
+    }
+    for (; n_rows > LUCEBOX_MAX_WIDTH; --n_rows) {
+        auto widest = std::max_element(members.begin(), members.end(),
+                                       [](const member & a, const member & b) { return a.width < b.width; });
+        widest->width -= 1;
+    }
+}
+
+void draft(lucebox_session & s, std::vector<member> & members, draft_counts & counts) {
+    std::vector<draft_chain> chains;
+    for (const member & m : members) {
+        if (m.width > 1) {
+            draft_chain chain;
+            chain.seq      = m.seq;
+            chain.n_wanted = m.width - 1;
+            chains.push_back(chain);
+        }
+    }
+    if (chains.empty()) {
+        return;
+    }
+    s.drafter->draft(chains, /*keep=*/true, counts);
+    size_t next = 0;
+    for (member & m : members) {
+        if (m.width > 1) {
+            m.drafts = chains[next++];
+        }
+    }
+}
+
+void verify(lucebox_session & s, std::vector<member> & members) {
+    s.batch.clear();
+    for (member & m : members) {
+        m.first_row = s.batch.add(m.state->last, m.state->n_past, m.seq, true);
+        for (int32_t i = 0; i < m.drafts.n_drafted; ++i) {
+            s.batch.add(m.drafts.tokens[i], m.state->n_past + 1 + i, m.seq, true);
+        }
+    }
+    s.run_trunk();
+}
+
+// Rows are sampled in order with the request's own sampler, so its random stream and its penalties see exactly the
+// tokens they would see without drafts; rows behind the first miss are never sampled.
+void sample(lucebox_session & s, member & m) {
+    const llama_vocab *    vocab  = s.model->vocab();
+    lucebox_cycle_result & r      = *m.result;
+    seq_state &            state  = *m.state;
+    common_sampler *       chain  = state.sampler.get();
+    const int32_t          n_rows = 1 + m.drafts.n_drafted;
+
+    r.n_drafted = m.drafts.n_drafted;
+    std::copy_n(m.drafts.tokens, r.n_drafted, r.draft_tokens);
+    std::copy_n(m.drafts.probs, r.n_drafted, r.draft_probs);
+    state.n_rows = 0;
+    for (int32_t i = 0; i < n_rows; ++i) {
+        const llama_token token = common_sampler_sample(chain, s.ctx.get(), m.first_row + i);
+        common_sampler_accept(chain, token, true);
+        state.rows[state.n_rows++] = m.first_row + i;
+        r.tokens[r.n_tokens++]     = token;
+
+        const bool holds = i < m.drafts.n_drafted && m.drafts.tokens[i] == token;
+        r.n_accepted += holds;
+        if (llama_vocab_is_eog(vocab, token)) {
+            r.finish = LUCEBOX_FINISH_EOG;
+        } else if (r.n_tokens >= m.max_tokens) {
+            r.finish = LUCEBOX_FINISH_LIMIT;
+        }
+        if (!holds || r.finish != LUCEBOX_FINISH_NONE) {
+            break;
+        }
+    }
+}
+
+void roll_back(lucebox_session & s, const member & m) {
+    const lucebox_cycle_result & r        = *m.result;
+    seq_state &                  state    = *m.state;
+    const int32_t                n_before = state.n_past;
+
+    // row i of the batch is the state after the token it holds; it pairs with the token sampled from it
+    if (state.use_mtp) {
+        for (int32_t i = 0; i < r.n_tokens; ++i) {
+            s.drafter->feed(m.seq, r.tokens[i], n_before + i,
+                            llama_get_embeddings_nextn_ith(s.ctx.get(), m.first_row + i));
+        }
+    }
+    state.n_past = n_before + r.n_tokens;
+    state.last   = r.tokens[r.n_tokens - 1];
+    if (r.n_tokens < 1 + m.drafts.n_drafted) {
+        if (!llama_memory_seq_rm(llama_get_memory(s.ctx.get()), m.seq, state.n_past, -1)) {
+            fail(LUCEBOX_ERR_ROLLBACK, "sequence %d cannot go back from %d to %d tokens", m.seq,
+                 n_before + 1 + m.drafts.n_drafted, state.n_past);
+        }
+    }
+    if (m.result->finish == LUCEBOX_FINISH_NONE && (uint32_t) state.n_past >= s.params.n_ctx) {
+        m.result->finish = LUCEBOX_FINISH_CONTEXT;
+    }
+}
+
+void run_cycle(lucebox_session & s, std::vector<member> & members, lucebox_cycle_stats & stats) {
+    draft_counts  counts;
+    const int64_t start = ggml_time_us();
+
+    bool any_mtp = false;
+    for (const member & m : members) {
+        if (m.state->use_mtp) {
+            any_mtp = true;
+            if (s.drafter->waiting(m.seq).tokens.size() > MAX_WAITING) {
+                s.drafter->catch_up(m.seq, counts);
+            }
+        }
+    }
+    draft(s, members, counts);
+    const int64_t drafted = ggml_time_us();
+
+    s.want_wide_state(any_mtp);
+    const int32_t reused = llama_perf_context(s.ctx.get()).n_reused;
+    verify(s, members);
+    const int64_t verified = ggml_time_us();
+
+    for (member & m : members) {
+        sample(s, m);
+    }
+    const int64_t sampled = ggml_time_us();
+
+    for (const member & m : members) {
+        roll_back(s, m);
+    }
+    const int64_t done = ggml_time_us();
+
+    stats.draft_us          = drafted - start;
+    stats.verify_us         = verified - drafted;
+    stats.sample_us         = sampled - verified;
+    stats.rollback_us       = done - sampled;
+    stats.n_rows            = s.batch.size();
+    stats.n_draft_rows      = counts.n_rows;
+    stats.n_draft_steps     = counts.n_steps;
+    stats.graph_built       = llama_perf_context(s.ctx.get()).n_reused == reused;
+    stats.draft_graph_built = counts.graph_built;
+}
+
+} // namespace
+
+} // namespace lucebox
+
+using namespace lucebox;
+
+lucebox_status lucebox_session_cycle(lucebox_session * session, const lucebox_cycle_request * requests,
+                                     lucebox_cycle_result * results, lucebox_cycle_stats * stats) {
+    return guarded([&] {
+        std::vector<member> members = collect(*session, requests, results);
+        cap_rows(members);
+        lucebox_cycle_stats found = {};
+        try {
+            run_cycle(*session, members, found);
+        } catch (...) {
+            for (const member & m : members) {
+                m.state->phase = seq_phase::failed;
+            }
+            throw;
+        }
+        give_result(stats, found);
+    });
+}
+
+lucebox_status lucebox_session_draft(lucebox_session * session, int32_t seq, int32_t n, int32_t * tokens,
+                                     float * probs) {
+    return guarded([&] {
+        seq_state & state = session->ready(seq);
+        if (!state.use_mtp) {
+            fail(LUCEBOX_ERR_STATE, "sequence %d was prefilled without MTP", seq);
+        }
+        if (n < 1 || n > LUCEBOX_MAX_DRAFT || state.n_past + n > (int32_t) session->params.n_ctx) {
+            fail(LUCEBOX_ERR_ARGUMENT, "%d drafts after %d tokens do not fit; at most %d, within n_ctx %u", n,
+                 state.n_past, LUCEBOX_MAX_DRAFT, session->params.n_ctx);
+        }
+        std::vector<draft_chain> chains(1);
+        draft_counts             ignored;
+        chains[0].seq      = seq;
+        chains[0].n_wanted = n;
+        try {
+            if (session->drafter->waiting(seq).tokens.size() > MAX_WAITING) {
+                session->drafter->catch_up(seq, ignored);
+            }
+            session->drafter->draft(chains, /*keep=*/false, ignored);
+        } catch (...) {
+            state.phase = seq_phase::failed;
+            throw;
+        }
+        std::copy_n(chains[0].tokens, n, tokens);
+        std::copy_n(chains[0].probs, n, probs);
+    });
+}

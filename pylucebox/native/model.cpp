@@ -1,0 +1,366 @@
+// Opening a model with its MTP block, and its tokenizer.
+#include "internal.h"
+
+#include "gguf.h"
+
+#include <sys/stat.h>
+
+namespace lucebox {
+
+namespace {
+
+// Written by the patch series: RMS groups of the norm that takes the hidden state into the MTP block.
+const char * const KEY_HIDDEN_NORM_GROUPS = "qwen4exp.nextn_hidden_norm_groups";
+
+struct gguf_closer {
+    void operator()(gguf_context * file) const { gguf_free(file); }
+};
+
+// What the header of a model file tells before anything is loaded.
+struct file_facts {
+    std::string arch;
+    bool        has_embedding     = false;
+    bool        has_head          = false;
+    bool        has_mtp           = false;
+    uint32_t    n_hc              = 0;
+    uint32_t    hidden_norm_groups = 0; // 0: the file does not say
+};
+
+void require_readable(const char * path, const char * what) {
+    struct stat info;
+    if (path == nullptr || path[0] == '\0') {
+        fail(LUCEBOX_ERR_ARGUMENT, "no path was given for the %s", what);
+    }
+    if (stat(path, &info) != 0) {
+        fail(LUCEBOX_ERR_IO, "the %s '%s' cannot be opened: %s", what, path, std::strerror(errno));
+    }
+    if (!S_ISREG(info.st_mode)) {
+        fail(LUCEBOX_ERR_IO, "the %s '%s' is not a file", what, path);
+    }
+}
+
+uint32_t read_u32(const gguf_context * file, const char * key) {
+    const int64_t id = gguf_find_key(file, key);
+    return id >= 0 && gguf_get_kv_type(file, id) == GGUF_TYPE_UINT32 ? gguf_get_val_u32(file, id) : 0;
+}
+
+file_facts read_facts(const char * path, const char * what) {
+    require_readable(path, what);
+
+    const log_capture capture;
+    gguf_init_params  params = {};
+    params.no_alloc          = true;
+    std::unique_ptr<gguf_context, gguf_closer> file(gguf_init_from_file(path, params));
+    if (!file) {
+        fail(LUCEBOX_ERR_FORMAT, "the %s '%s' is not a GGUF file: %s", what, path,
+             capture.text_or("its header cannot be read").c_str());
+    }
+
+    file_facts    facts;
+    const int64_t arch_id = gguf_find_key(file.get(), "general.architecture");
+    if (arch_id >= 0 && gguf_get_kv_type(file.get(), arch_id) == GGUF_TYPE_STRING) {
+        facts.arch = gguf_get_val_str(file.get(), arch_id);
+    }
+    facts.has_embedding = gguf_find_tensor(file.get(), "token_embd.weight") >= 0;
+    facts.has_head      = gguf_find_tensor(file.get(), "output.weight") >= 0;
+    for (int64_t i = 0; i < gguf_get_n_tensors(file.get()) && !facts.has_mtp; ++i) {
+        facts.has_mtp = std::strstr(gguf_get_tensor_name(file.get(), i), ".nextn.") != nullptr;
+    }
+    facts.n_hc               = read_u32(file.get(), "qwen4exp.hyper_connection.count");
+    facts.hidden_norm_groups = read_u32(file.get(), KEY_HIDDEN_NORM_GROUPS);
+    return facts;
+}
+
+struct load_hooks {
+    lucebox_progress_callback callback;
+    void *                    user_data;
+    bool                      cancelled = false;
+};
+
+bool on_progress(float fraction, void * user_data) {
+    load_hooks * hooks = (load_hooks *) user_data;
+    if (hooks->callback != nullptr && !hooks->callback(fraction, hooks->user_data)) {
+        hooks->cancelled = true;
+        return false;
+    }
+    return true;
+}
+
+// NULL-terminated, as upstream wants it; empty means every device.
+std::vector<ggml_backend_dev_t> pick_devices(const char * name, bool & cpu_only) {
+    cpu_only = false;
+    if (name == nullptr || std::strcmp(name, "auto") == 0) {
+        return {};
+    }
+    if (std::strcmp(name, "cpu") == 0) {
+        cpu_only = true;
+        return { nullptr };
+    }
+    ggml_backend_dev_t device = ggml_backend_dev_by_name(name);
+    if (device == nullptr) {
+        std::string known;
+        for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+            known += (i ? ", " : "") + std::string(ggml_backend_dev_name(ggml_backend_dev_get(i)));
+        }
+        fail(LUCEBOX_ERR_BACKEND, "there is no device '%s'; the devices are: %s", name, known.c_str());
+    }
+    return { device, nullptr };
+}
+
+llama_model_ptr load(const lucebox_model_params & params, const char * path, bool load_mtp, uint32_t norm_groups,
+                     load_hooks & hooks, const char * what) {
+    bool cpu_only = false;
+    auto devices  = pick_devices(params.device, cpu_only);
+
+    llama_model_kv_override overrides[2] = {};
+    if (norm_groups != 0) {
+        overrides[0].tag = LLAMA_KV_OVERRIDE_TYPE_INT;
+        std::snprintf(overrides[0].key, sizeof(overrides[0].key), "%s", KEY_HIDDEN_NORM_GROUPS);
+        overrides[0].val_i64 = norm_groups;
+    }
+
+    llama_model_params mparams          = llama_model_default_params();
+    mparams.devices                     = devices.empty() ? nullptr : devices.data();
+    mparams.n_gpu_layers                = cpu_only ? 0 : params.n_gpu_layers;
+    mparams.progress_callback           = on_progress;
+    mparams.progress_callback_user_data = &hooks;
+    mparams.kv_overrides                = norm_groups != 0 ? overrides : nullptr;
+    mparams.load_mode                   = params.use_mmap ? LLAMA_LOAD_MODE_AUTO : LLAMA_LOAD_MODE_NONE;
+    mparams.check_tensors               = params.check_tensors;
+    mparams.load_mtp                    = load_mtp;
+
+    const log_capture capture;
+    llama_model_ptr   model(llama_model_load_from_file(path, mparams));
+    if (hooks.cancelled) {
+        fail(LUCEBOX_ERR_CANCELLED, "loading the %s '%s' was cancelled", what, path);
+    }
+    if (!model) {
+        const std::string cause = capture.text_or("the loader gave no reason");
+        const bool        memory =
+            cause.find("failed to allocate") != std::string::npos || cause.find("out of memory") != std::string::npos;
+        fail(memory ? LUCEBOX_ERR_MEMORY : LUCEBOX_ERR_FORMAT, "the %s '%s' cannot be loaded: %s", what, path,
+             cause.c_str());
+    }
+    return model;
+}
+
+uint32_t norm_groups_of(int32_t hidden_norm, const file_facts & facts) {
+    switch (hidden_norm) {
+        case LUCEBOX_HIDDEN_NORM_FILE:       return 0;
+        case LUCEBOX_HIDDEN_NORM_FULL:       return 1;
+        case LUCEBOX_HIDDEN_NORM_PER_STREAM: return facts.n_hc;
+        default: fail(LUCEBOX_ERR_ARGUMENT, "hidden_norm is %d; it must be 0, 1 or 2", hidden_norm);
+    }
+}
+
+void require_match(const model_state & state, const char * mtp_path) {
+    const llama_model * trunk = state.trunk.get();
+    const llama_model * mtp   = state.sidecar.get();
+
+    const auto compare = [&](const char * field, int64_t of_model, int64_t of_mtp) {
+        if (of_model != of_mtp) {
+            fail(LUCEBOX_ERR_MISMATCH, "the MTP file '%s' does not belong to the model: %s is %lld there and %lld in the model",
+                 mtp_path, field, (long long) of_mtp, (long long) of_model);
+        }
+    };
+    compare("embedding length", llama_model_n_embd(trunk), llama_model_n_embd(mtp));
+    compare("hidden state width", llama_model_n_embd_out(trunk), llama_model_n_embd_out(mtp));
+    compare("vocabulary size", llama_vocab_n_tokens(llama_model_get_vocab(trunk)),
+            llama_vocab_n_tokens(llama_model_get_vocab(mtp)));
+}
+
+std::shared_ptr<model_state> open_model(const lucebox_model_params & params) {
+    auto             state = std::make_shared<model_state>();
+    const file_facts facts = read_facts(params.path, "model");
+    load_hooks       hooks = { params.progress, params.progress_user_data };
+
+    if (params.mtp_in_file && params.mtp_path != nullptr) {
+        fail(LUCEBOX_ERR_ARGUMENT, "mtp_in_file and mtp_path exclude each other");
+    }
+    if (params.mtp_in_file && !facts.has_mtp) {
+        fail(LUCEBOX_ERR_MISMATCH, "the model '%s' holds no MTP block", params.path);
+    }
+
+    file_facts mtp_facts = facts;
+    if (params.mtp_path != nullptr) {
+        mtp_facts = read_facts(params.mtp_path, "MTP file");
+        if (mtp_facts.arch != facts.arch) {
+            fail(LUCEBOX_ERR_MISMATCH, "the MTP file '%s' is for architecture '%s', the model is '%s'",
+                 params.mtp_path, mtp_facts.arch.c_str(), facts.arch.c_str());
+        }
+        if (!mtp_facts.has_mtp) {
+            fail(LUCEBOX_ERR_MISMATCH, "the file '%s' holds no MTP block", params.mtp_path);
+        }
+    }
+    const uint32_t groups = norm_groups_of(params.hidden_norm, mtp_facts);
+
+    state->trunk = load(params, params.path, params.mtp_in_file, params.mtp_in_file ? groups : 0, hooks, "model");
+    if (llama_model_has_encoder(state->trunk.get()) || !llama_model_has_decoder(state->trunk.get())) {
+        fail(LUCEBOX_ERR_FORMAT, "the model '%s' (%s) does not generate text", params.path, facts.arch.c_str());
+    }
+    if (params.mtp_path != nullptr) {
+        state->sidecar = load(params, params.mtp_path, true, groups, hooks, "MTP file");
+        require_match(*state, params.mtp_path);
+        state->mtp_source            = LUCEBOX_MTP_SIDECAR;
+        state->mtp_borrows_embedding = !mtp_facts.has_embedding;
+        state->mtp_borrows_head      = !mtp_facts.has_head;
+    } else if (params.mtp_in_file) {
+        state->mtp_source = LUCEBOX_MTP_IN_FILE;
+    }
+    if (state->mtp_source != LUCEBOX_MTP_NONE) {
+        if (llama_model_n_layer_nextn(state->mtp_model()) != 1) {
+            fail(LUCEBOX_ERR_FORMAT, "%d MTP blocks were found; this build runs models with one",
+                 llama_model_n_layer_nextn(state->mtp_model()));
+        }
+        const uint32_t in_force = groups != 0 ? groups : std::max(1u, mtp_facts.hidden_norm_groups);
+        state->hidden_norm      = in_force == 1 ? LUCEBOX_HIDDEN_NORM_FULL : LUCEBOX_HIDDEN_NORM_PER_STREAM;
+    }
+
+    // a broken template must not keep anybody from plain completion
+    try {
+        if (llama_model_chat_template(state->trunk.get(), nullptr) != nullptr) {
+            state->templates = common_chat_templates_init(state->trunk.get(), "");
+        } else {
+            state->templates_error = "the model file has no chat template";
+        }
+    } catch (const std::exception & e) {
+        state->templates_error = std::string("the chat template of the model file cannot be read: ") + e.what();
+    }
+    return state;
+}
+
+// Copies a piece of text whose length is only known after a first try.
+template <typename F> void write_text(F && produce, char * dst, size_t capacity, size_t * out_bytes) {
+    std::string buffer(64, '\0');
+    int32_t     n = produce(buffer.data(), (int32_t) buffer.size());
+    if (n < 0) {
+        buffer.resize((size_t) -n);
+        n = produce(buffer.data(), (int32_t) buffer.size());
+    }
+    if (n < 0) {
+        fail(LUCEBOX_ERR_INTERNAL, "the tokenizer gave no text");
+    }
+    *out_bytes = (size_t) n;
+    if ((size_t) n > capacity) {
+        fail(LUCEBOX_ERR_ARGUMENT, "%d bytes are needed, %zu were given", n, capacity);
+    }
+    if (n > 0) {
+        std::memcpy(dst, buffer.data(), (size_t) n);
+    }
+}
+
+void require_token(const model_state & state, int32_t token) {
+    if (token < 0 || token >= state.n_vocab()) {
+        fail(LUCEBOX_ERR_ARGUMENT, "token id %d is outside the vocabulary, 0..%d", token, state.n_vocab() - 1);
+    }
+}
+
+} // namespace
+
+} // namespace lucebox
+
+using namespace lucebox;
+
+void lucebox_model_params_init(lucebox_model_params * params) {
+    *params              = {};
+    params->struct_size  = sizeof(*params);
+    params->n_gpu_layers = -1;
+    params->use_mmap     = true;
+}
+
+lucebox_status lucebox_model_open(const lucebox_model_params * params, lucebox_model ** out) {
+    return guarded([&] {
+        *out             = nullptr;
+        const auto taken = take_params(params, lucebox_model_params_init);
+        auto       model = std::make_unique<lucebox_model>();
+        model->state     = open_model(taken);
+        *out             = model.release();
+    });
+}
+
+void lucebox_model_close(lucebox_model * model) {
+    delete model;
+}
+
+lucebox_status lucebox_model_get_info(const lucebox_model * model, lucebox_model_info * info) {
+    return guarded([&] {
+        const model_state & state   = *model->state;
+        const llama_model * trunk   = state.trunk.get();
+        const bool          has_mtp = state.mtp_source != LUCEBOX_MTP_NONE;
+        lucebox_model_info  found   = {};
+        found.n_vocab               = state.n_vocab();
+        found.n_ctx_train           = llama_model_n_ctx_train(trunk);
+        found.n_embd                = llama_model_n_embd(trunk);
+        found.n_embd_out            = llama_model_n_embd_out(trunk);
+        found.n_layer               = llama_model_n_layer(trunk);
+        found.n_layer_nextn         = has_mtp ? llama_model_n_layer_nextn(state.mtp_model()) : 0;
+        found.mtp_source            = state.mtp_source;
+        found.hidden_norm           = state.hidden_norm;
+        found.mtp_borrows_embedding = state.mtp_borrows_embedding;
+        found.mtp_borrows_head      = state.mtp_borrows_head;
+        found.n_params              = llama_model_n_params(trunk);
+        found.size_bytes            = llama_model_size(trunk);
+        found.mtp_size_bytes        = state.sidecar ? llama_model_size(state.sidecar.get()) : 0;
+        give_result(info, found);
+    });
+}
+
+lucebox_status lucebox_model_meta(const lucebox_model * model, const char * key, char ** out_text) {
+    return guarded([&] {
+        std::string text(256, '\0');
+        int32_t     n = llama_model_meta_val_str(model->state->trunk.get(), key, text.data(), text.size());
+        if (n < 0) {
+            fail(LUCEBOX_ERR_ARGUMENT, "the model has no metadata key '%s'", key);
+        }
+        if ((size_t) n >= text.size()) {
+            text.resize((size_t) n + 1);
+            n = llama_model_meta_val_str(model->state->trunk.get(), key, text.data(), text.size());
+        }
+        text.resize((size_t) n);
+        *out_text = copy_string(text);
+    });
+}
+
+lucebox_status lucebox_tokenize(const lucebox_model * model, const char * text, size_t text_bytes, bool add_special,
+                                bool parse_special, int32_t * tokens, size_t capacity, size_t * out_n) {
+    return guarded([&] {
+        if (text_bytes > (size_t) INT32_MAX) {
+            fail(LUCEBOX_ERR_ARGUMENT, "the text has %zu bytes; at most %d can be tokenised", text_bytes, INT32_MAX);
+        }
+        const auto ids =
+            common_tokenize(model->state->vocab(), std::string(text, text_bytes), add_special, parse_special);
+        *out_n = ids.size();
+        if (ids.size() > capacity) {
+            fail(LUCEBOX_ERR_ARGUMENT, "the text has %zu tokens, room was given for %zu", ids.size(), capacity);
+        }
+        std::copy(ids.begin(), ids.end(), tokens);
+    });
+}
+
+lucebox_status lucebox_token_bytes(const lucebox_model * model, int32_t token, bool special, char * bytes,
+                                   size_t capacity, size_t * out_bytes) {
+    return guarded([&] {
+        require_token(*model->state, token);
+        write_text(
+            [&](char * dst, int32_t n) { return llama_token_to_piece(model->state->vocab(), token, dst, n, 0, special); },
+            bytes, capacity, out_bytes);
+    });
+}
+
+lucebox_status lucebox_detokenize(const lucebox_model * model, const int32_t * tokens, size_t n_tokens, bool special,
+                                  char * text, size_t capacity, size_t * out_bytes) {
+    return guarded([&] {
+        for (size_t i = 0; i < n_tokens; ++i) {
+            require_token(*model->state, tokens[i]);
+        }
+        write_text(
+            [&](char * dst, int32_t n) {
+                return llama_detokenize(model->state->vocab(), tokens, (int32_t) n_tokens, dst, n, false, special);
+            },
+            text, capacity, out_bytes);
+    });
+}
+
+bool lucebox_token_is_eog(const lucebox_model * model, int32_t token) {
+    return token >= 0 && token < model->state->n_vocab() && llama_vocab_is_eog(model->state->vocab(), token);
+}

@@ -1,0 +1,51 @@
+// A session: the trunk's context, the drafter, and what is known of each sequence.
+#pragma once
+
+#include "internal.h"
+#include "mtp_drafter.h"
+
+#include <atomic>
+#include <vector>
+
+namespace lucebox {
+
+enum class seq_phase {
+    empty,  // cleared
+    ready,  // prefilled; `last` is sampled and not in the context
+    failed, // a call broke off half-way; only clearing helps
+};
+
+struct seq_state {
+    seq_phase          phase   = seq_phase::empty;
+    int32_t            n_past  = 0;
+    llama_token        last    = LLAMA_TOKEN_NULL;
+    bool               use_mtp = false;
+    common_sampler_ptr sampler;
+    int32_t            n_rows = 0; // rows of the last call whose logits can be asked for
+    int32_t            rows[LUCEBOX_MAX_WIDTH];
+};
+
+} // namespace lucebox
+
+struct lucebox_session {
+    std::shared_ptr<lucebox::model_state> model;
+    lucebox_session_params                params;
+    std::atomic<bool>                     abort{ false };
+    llama_context_ptr                     ctx;
+    std::unique_ptr<lucebox::mtp_drafter> drafter; // null when max_width is 1
+    common_batch                          batch;
+    std::vector<lucebox::seq_state>       seqs;
+    bool                                  wide_state = false; // the trunk hands out its wide state
+
+    lucebox::seq_state & at(int32_t seq);
+    const lucebox::seq_state & at(int32_t seq) const;
+    lucebox::seq_state & ready(int32_t seq);
+
+    void clear(int32_t seq);
+
+    // The trunk hands out its wide state only while a sequence uses it.
+    void want_wide_state(bool want);
+
+    // Runs `batch` through the trunk. Throws; sequences in the batch are then in an unknown state.
+    void run_trunk();
+};

@@ -1,0 +1,1 @@
+"""How the built-in model was made: corpus, model, training, export, conversion and reference data."""
