@@ -97,18 +97,20 @@ def report_on(runs: DemoRuns) -> DemoReport:
         prompts.append(PromptReport(each, speedup, verdict(speedup, floor) if speedup else "differs"))
     same = [each.log_ratios for each in runs.prompts if each.differs_at is None]
     total = pooled(same) if same else None
-    step_us = statistics.fmean(each.step_us() for each in runs.prompts)
     stats_on, stats_probe = SpecStats(), SpecStats()
     for each in runs.prompts:
         stats_on = stats_on.merge(each.stats_on)
-        stats_probe = stats_probe.merge(each.probe.stats)
+        stats_probe = stats_probe.merge(each.probe.completion.stats)
+    # Each cost is measured in steps of the runs that were interleaved with it: the machine may have changed since.
+    step_us = statistics.fmean(each.step_us() for each in runs.prompts)
+    probe_step_us = statistics.fmean(1e6 / each.off.tok_s for each in runs.prompts)
     return DemoReport(
         runs=runs,
         prompts=tuple(prompts),
         total=total,
         total_verdict=verdict(total, floor) if total else "differs",
         cost=cost_of(stats_on, step_us),
-        probe_cost=cost_of(stats_probe, step_us),
+        probe_cost=cost_of(stats_probe, probe_step_us),
         stats_on=stats_on,
     )
 
@@ -122,9 +124,9 @@ def prompt_document(each: PromptReport) -> dict[str, object]:
         "name": runs.prompt.name,
         "temperature": runs.prompt.temperature,
         "seed": runs.prompt.seed if runs.prompt.temperature else None,
-        "prompt_tokens": runs.off.prompt_tokens,
-        "tokens": len(runs.off.token_ids),
-        "digest_off": runs.off.digest,
+        "prompt_tokens": runs.off.completion.prompt_tokens,
+        "tokens": len(runs.off.completion.token_ids),
+        "digest_off": runs.off.completion.digest,
         "digest_on": each.differing.digest,
         "identical": runs.differs_at is None,
         "first_differing_token": runs.differs_at,
@@ -145,7 +147,7 @@ def prompt_document(each: PromptReport) -> dict[str, object]:
         "num_accepted_tokens": stats.num_accepted_tokens,
         "num_draft_tokens_per_pos": stats.num_draft_tokens_per_pos,
         "num_accepted_tokens_per_pos": stats.num_accepted_tokens_per_pos,
-        "acceptance_by_depth": runs.probe.stats.acceptance_per_pos,
+        "acceptance_by_depth": runs.probe.completion.stats.acceptance_per_pos,
         "raw": {"tok_s_off": runs.tok_s_off, "tok_s_on": runs.tok_s_on},
     }
 
@@ -218,7 +220,7 @@ def chart(report: DemoReport, model: str, sentences: Sequence[str]) -> Chart:
     width = "the engine chooses the verify width" if plan.width == 0 else f"verify width {plan.width}"
     rows = []
     for each in report.prompts:
-        shares = each.runs.probe.stats.acceptance_per_pos
+        shares = each.runs.probe.completion.stats.acceptance_per_pos
         rows.append(_chart_row(each.runs.prompt.name, each.speedup, each.verdict, shares))
     notes = [
         f"Grey band: what {plan.n_rounds} pairs cannot tell from noise. Bars: {100 * _coverage(report):.0f} % intervals"

@@ -1,8 +1,8 @@
 """The measurements of `lucebox demo`: the same prompts on an engine without MTP and on one with it.
 
-Order of work: every prompt once on each engine, which warms both up and settles whether their texts are the same;
-every prompt once at the widest verify width, for the acceptance by depth; pairs of the engine without MTP against
-itself, for the noise; and pairs of the two engines.
+Order of work: every prompt without MTP and at the widest verify width, for the reference text, the acceptance by depth
+and the cost of drafting; every prompt on the engine with MTP as users get it, to warm it up and check its texts; pairs
+of the engine without MTP against itself, for the noise; and pairs of the two engines.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pylucebox._errors import DecodeError
 from pylucebox._result import Completion
@@ -59,7 +58,7 @@ class DemoPlan:
     @property
     def n_runs(self) -> int:
         """Generations of the whole demo."""
-        return len(self.prompts) * (3 + 2 * self.n_noise_rounds + 2 * self.n_rounds)
+        return 2 + len(self.prompts) * (3 + 2 * self.n_noise_rounds + 2 * self.n_rounds)
 
 
 @dataclass(frozen=True)
@@ -93,10 +92,12 @@ class PromptRuns:
     ----------
     prompt
         The prompt.
-    off, on
-        First run on each engine. Their tokens are the reference, their times are warm-up.
+    off
+        Run without MTP. Its tokens are the reference.
     probe
-        Run at `PROBE_WIDTH`.
+        Run at `PROBE_WIDTH`, right after `off`.
+    on
+        First run on the engine with MTP; its times are warm-up.
     differs_at
         Index of the first token in which any run with MTP, or any repetition, differs from `off`; None if none does.
     mismatch
@@ -112,9 +113,9 @@ class PromptRuns:
     """
 
     prompt: DemoPrompt
-    off: Completion
+    off: Run
+    probe: Run
     on: Completion
-    probe: Completion
     differs_at: int | None = None
     mismatch: Completion | None = None
     log_ratios: list[float] = field(default_factory=list)
@@ -126,7 +127,7 @@ class PromptRuns:
 
     def check(self, completion: Completion) -> None:
         """Compare a run's tokens with the reference and remember the earliest difference."""
-        index = first_difference(self.off.token_ids, completion.token_ids)
+        index = first_difference(self.off.completion.token_ids, completion.token_ids)
         if index is not None and (self.differs_at is None or index < self.differs_at):
             self.differs_at, self.mismatch = index, completion
 
@@ -224,32 +225,43 @@ def measure(
         An engine cannot be opened or a run failed.
     """
     bench = _Bench(plan, progress, clock)
-    with_mtp = EngineOptions(mtp="auto", spec="require", n_threads=plan.n_threads, verify_width=PROBE_WIDTH)
-    with factory(with_mtp) as engine:
-        probes = [bench.run(engine, prompt, "drafting at full width").completion for prompt in plan.prompts]
-    with ExitStack() as stack:
-        off = stack.enter_context(factory(EngineOptions(mtp="off", n_threads=plan.n_threads)))
-        on = stack.enter_context(
-            factory(EngineOptions(mtp="auto", spec="require", n_threads=plan.n_threads, verify_width=plan.width))
-        )
-        results = []
-        for prompt, probe in zip(plan.prompts, probes, strict=True):
-            first_off = bench.run(off, prompt, "warming up").completion
-            first_on = bench.run(on, prompt, "warming up").completion
-            runs = PromptRuns(prompt, first_off, first_on, probe)
-            for completion in (first_on, probe):
-                runs.check(completion)
-            results.append(runs)
+    drafting = EngineOptions(mtp="auto", spec="require", n_threads=plan.n_threads, verify_width=plan.width)
+    with factory(EngineOptions(mtp="off", n_threads=plan.n_threads)) as off:
+        with factory(replace(drafting, verify_width=PROBE_WIDTH)) as deep:
+            for engine in (off, deep):
+                bench.run(engine, plan.prompts[0], "warming up")
+            probes = [
+                (bench.run(off, prompt, "MTP off"), bench.run(deep, prompt, "full width")) for prompt in plan.prompts
+            ]
+        with factory(drafting) as on:
+            return _compare(bench, plan, (off, on), probes, announce)
 
-        same: Sequence[tuple[int, Run, Run]] = bench.pairs((off, off), plan.n_noise_rounds, "off against off")
-        for index, first, second in same:
-            for run in (first, second):
-                results[index].check(run.completion)
-        noise = noise_of([math.log(second.tok_s / first.tok_s) for _, first, second in same], plan.n_rounds)
-        announce(on, noise)
 
-        for index, run_off, run_on in bench.pairs((off, on), plan.n_rounds, "off against on"):
-            _record(results[index], run_off, run_on)
+def _compare(
+    bench: _Bench,
+    plan: DemoPlan,
+    engines: tuple[EngineLike, EngineLike],
+    probes: Sequence[tuple[Run, Run]],
+    announce: Callable[[EngineLike, Noise], None],
+) -> DemoRuns:
+    """Compare the engine without MTP with itself and then with the one with MTP."""
+    off, on = engines
+    results = []
+    for prompt, (reference, probe) in zip(plan.prompts, probes, strict=True):
+        runs = PromptRuns(prompt, reference, probe, bench.run(on, prompt, "warming up").completion)
+        for completion in (probe.completion, runs.on):
+            runs.check(completion)
+        results.append(runs)
+
+    same = bench.pairs((off, off), plan.n_noise_rounds, "off against off")
+    for index, first, second in same:
+        for run in (first, second):
+            results[index].check(run.completion)
+    noise = noise_of([math.log(second.tok_s / first.tok_s) for _, first, second in same], plan.n_rounds)
+    announce(on, noise)
+
+    for index, run_off, run_on in bench.pairs((off, on), plan.n_rounds, "off against on"):
+        _record(results[index], run_off, run_on)
     return DemoRuns(plan, tuple(results), noise)
 
 

@@ -34,7 +34,7 @@ def identity_sentence(report: DemoReport) -> str:
     lines = []
     for each in differing:
         index = each.runs.differs_at or 0
-        off, on = (_token_at(completion, index) for completion in (each.runs.off, each.differing))
+        off, on = (_token_at(completion, index) for completion in (each.runs.off.completion, each.differing))
         lines.append(f"{each.runs.prompt.name}: token {index} is {off} with MTP off and {on} in a later run")
     return "DIFFERENT TEXT, so no speed-up is stated. " + "; ".join(lines) + ". Please report this."
 
@@ -57,29 +57,29 @@ def summary_sentences(report: DemoReport) -> list[str]:
     sentences = [headline]
     if slower and report.total_verdict != "slower":
         sentences.append(f"Slower than MTP off on: {', '.join(slower)}.")
-    if report.runs.plan.width == 0:
-        stats = report.stats_on
-        share = 100 * stats.num_drafts / stats.cycles
-        mean_width = 1 + stats.num_draft_tokens / stats.cycles
-        sentences.append(f"The engine chose to draft in {share:.0f} % of its cycles (mean width {mean_width:.1f}).")
-        sentences += _cost_sentences(report.probe_cost, PROBE_WIDTH, "Had it always drafted as deep as it can:")
-    else:
-        sentences += _cost_sentences(report.cost, report.runs.plan.width, "Why:")
-    return sentences
+    width = report.runs.plan.width
+    if width:
+        return sentences + _cost_sentences(report.cost, f"Why: a cycle of width {width}")
+    stats = report.stats_on
+    share = 100 * stats.num_drafts / stats.cycles
+    chosen = f"The engine chose to draft in {share:.0f} % of its cycles. Why: a cycle"
+    always = f"If it always drafted as deep as it can, a cycle of width {PROBE_WIDTH}"
+    return [
+        *sentences,
+        *_cost_sentences(report.cost, chosen),
+        *_cost_sentences(report.probe_cost, always),
+    ]
 
 
-def _cost_sentences(cost: CycleCost, width: int, lead: str) -> list[str]:
-    per_draft = cost.draft_steps / (width - 1)
+def _cost_sentences(cost: CycleCost, subject: str) -> list[str]:
     verb = "pays" if cost.tokens_per_cycle > cost.cycle_steps else "does not pay"
     sentences = [
-        f"{lead} a cycle of width {width} costs {cost.cycle_steps:.1f} plain steps (draft {cost.draft_steps:.1f},"
-        f" verify {cost.verify_steps:.1f}, other {cost.other_steps:.1f}) and brings {cost.tokens_per_cycle:.1f} tokens,"
-        f" so it {verb}.",
-        f"One draft costs {per_draft:.2f} and one verified row {cost.verify_row_steps:.2f} of a plain step"
-        f" ({cost.step_us:.0f} us) on this device.",
+        f"{subject} costs {cost.cycle_steps:.2f} plain steps (draft {cost.draft_steps:.2f},"
+        f" verify {cost.verify_steps:.2f}, other {cost.other_steps:.2f}) and brings {cost.tokens_per_cycle:.2f} tokens,"
+        f" so it {verb}: {cost.rows_per_cycle:.1f} verified rows cost {cost.verify_row_steps:.2f} of a step each."
     ]
-    if cost.cycle_steps >= width:
-        sentences.append(f"Even if every draft held, {width} tokens would not repay that.")
+    if cost.cycle_steps >= cost.rows_per_cycle:
+        sentences.append("Even if every draft held, it would not.")
     return sentences
 
 
@@ -94,9 +94,9 @@ def tables(report: DemoReport) -> list[Table]:
 def _identity_table(report: DemoReport) -> Table:
     rows = []
     for each in report.prompts:
-        shown = [each.runs.off.digest[:_DIGEST_SHOWN], each.differing.digest[:_DIGEST_SHOWN]]
+        shown = [each.runs.off.completion.digest[:_DIGEST_SHOWN], each.differing.digest[:_DIGEST_SHOWN]]
         same = "same" if each.runs.differs_at is None else f"differ at token {each.runs.differs_at}"
-        rows.append((each.runs.prompt.name, each.decoding, str(len(each.runs.off.token_ids)), *shown, same))
+        rows.append((each.runs.prompt.name, each.decoding, str(len(each.runs.off.completion.token_ids)), *shown, same))
     columns = ("prompt", "decoding", "tokens", "digest off", "digest on", "texts")
     return Table("Is it the same text?", columns, tuple(rows))
 
@@ -127,7 +127,7 @@ def _speed_table(report: DemoReport) -> Table:
 
 def _acceptance_table(report: DemoReport) -> Table:
     rows = tuple(
-        (each.runs.prompt.name, *(_per_cent(share) for share in each.runs.probe.stats.acceptance_per_pos))
+        (each.runs.prompt.name, *(_per_cent(share) for share in each.runs.probe.completion.stats.acceptance_per_pos))
         for each in report.prompts
     )
     columns = ("prompt", *(f"depth {depth}" for depth in range(1, PROBE_WIDTH)))

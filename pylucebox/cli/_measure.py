@@ -240,23 +240,26 @@ class CycleCost:
     draft_steps, verify_steps, other_steps
         Drafting, verifying, and everything else of one cycle (sampling, rollback, bookkeeping), each divided by
         `step_us`.
-    verify_row_steps
-        Verify time per row of the verify batch, divided by `step_us`.
-    tokens_per_cycle
-        New tokens of one cycle.
+    rows_per_cycle, tokens_per_cycle
+        Rows verified and new tokens of one cycle.
     """
 
     step_us: float
     draft_steps: float
     verify_steps: float
     other_steps: float
-    verify_row_steps: float
+    rows_per_cycle: float
     tokens_per_cycle: float
 
     @property
     def cycle_steps(self) -> float:
         """Whole cycle in plain steps; drafting pays when `tokens_per_cycle` is larger."""
         return self.draft_steps + self.verify_steps + self.other_steps
+
+    @property
+    def verify_row_steps(self) -> float:
+        """Verify time of one row in plain steps."""
+        return self.verify_steps / self.rows_per_cycle
 
 
 def cycle_cost(
@@ -291,7 +294,7 @@ def cycle_cost(
         draft_steps=draft_us / unit_us,
         verify_steps=verify_us / unit_us,
         other_steps=max(0.0, decode_us - draft_us - verify_us) / unit_us,
-        verify_row_steps=verify_us / (n_rows * step_us),
+        rows_per_cycle=n_rows / n_cycles,
         tokens_per_cycle=n_tokens / n_cycles,
     )
 

@@ -113,12 +113,14 @@ def stats_line(completion: Completion) -> str:
 
 
 def document(args: argparse.Namespace, engine: EngineLike, completion: Completion) -> dict[str, object]:
-    """Return the JSON document of a request."""
+    """Return the JSON document of a request; a chat's has a key ``message`` more."""
     fields = completion.as_dict()
     stats, spec = fields.pop("stats"), fields.pop("spec")
+    message = {"message": fields.pop("message")} if "message" in fields else {}
     return {
         "schema": SCHEMA,
         "model": args.model or engine.info.path,
+        **message,
         "completion": fields,
         "stats": stats,
         "spec": spec,

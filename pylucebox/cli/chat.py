@@ -67,7 +67,7 @@ def run(args: argparse.Namespace, factory: EngineFactory) -> int:
     with factory(engine_options(args)) as engine:
         if args.json:
             completion = engine.chat(messages, **options)
-            print_json({**document(args, engine, completion), "message": completion.message})
+            print_json(document(args, engine, completion))
             note(stats_line(completion))
         else:
             note(

@@ -34,8 +34,8 @@ def measured(factory: Any, clock: Any, **changes: Any) -> reports.DemoReport:
 def test_off_really_is_without_mtp_and_on_requires_it(factory: Any, clock: Any) -> None:
     measured(factory, clock)
     assert [(e.options.mtp, e.options.spec, e.options.verify_width) for e in factory.opened] == [
-        ("auto", "require", runs.PROBE_WIDTH),
         ("off", "auto", 0),
+        ("auto", "require", runs.PROBE_WIDTH),
         ("auto", "require", 4),
     ]
     assert all(engine.closed for engine in factory.opened)
@@ -103,7 +103,7 @@ def test_cost_explains_the_slowness_in_plain_steps(factory: Any, clock: Any) -> 
 def test_even_full_acceptance_is_ruled_out_when_a_cycle_costs_more_than_its_width(factory: Any, clock: Any) -> None:
     report = measured(factory, clock)
     assert report.cost.cycle_steps > 4
-    assert "Even if every draft held" in " ".join(words.summary_sentences(report))
+    assert "Even if every draft held, it would not" in " ".join(words.summary_sentences(report))
 
 
 def test_adaptive_width_tells_how_often_it_drafted(factory: Any, clock: Any) -> None:
@@ -205,8 +205,8 @@ def test_progress_goes_to_standard_error_in_lines(lucebox: Lucebox, capsys: pyte
     captured = capsys.readouterr()
     lines = [line for line in captured.err.splitlines() if line.startswith("lucebox demo:")]
     assert len(lines) == 10
-    assert "69 of 69 runs" in lines[-1]
-    assert "of 69 runs" not in captured.out
+    assert "71 of 71 runs" in lines[-1]
+    assert "of 71 runs" not in captured.out
 
 
 def test_chart_is_written_where_asked(lucebox: Lucebox, tmp_path: Path) -> None:
