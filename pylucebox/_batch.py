@@ -62,6 +62,6 @@ def _cycle(session: Session, running: dict[int, Run]) -> None:
         for run in running.values():
             run.cancel()
         return
-    wall_us = (perf_counter_ns() - began) / 1000
+    wall_ns = perf_counter_ns() - began
     for result in results:
-        running[result.seq].absorb(result, times, wall_us)
+        running[result.seq].absorb(result, times, wall_ns)

@@ -118,7 +118,7 @@ def chat_request(
 ) -> tuple[dict[str, Any], SamplingParams | None]:
     """Return the request for the template code, and the sampling settings without what moved into the request.
 
-    The template decides how grammar and reasoning or tool calls go together, so it gets the grammar and the schema.
+    The template decides how a schema goes together with reasoning and tool calls, so it gets the schema.
 
     Raises
     ------
@@ -136,9 +136,7 @@ def chat_request(
             allowed = "response_format, or a grammar or json_schema in sampling, not both"
             raise InvalidArgumentError(argument="response_format", value=response_format, allowed=allowed)
         schema = None if sampling.json_schema is None else str(sampling.json_schema)
-        if sampling.grammar is not None:
-            request["grammar"] = sampling.grammar
-        sampling = dataclasses.replace(sampling, grammar=None, json_schema=None)
+        sampling = dataclasses.replace(sampling, json_schema=None)
     if schema is not None:
         request["json_schema"] = schema
     return request, sampling

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from pylucebox._batch import run_many
 from pylucebox._chat import ChatOptions, ChatStep, Message, chat_request, chat_steps, read_reply, render
 from pylucebox._errors import InvalidArgumentError, StrPath
-from pylucebox._generate import Run, run_steps
+from pylucebox._generate import Run, TokenBytes
 from pylucebox._model import HiddenNorm, ModelInfo
 from pylucebox._native_session import SessionInfo
 from pylucebox._open import EngineOptions, open_engine
@@ -23,7 +24,7 @@ from pylucebox._sidecar import SidecarVerdict
 from pylucebox._spec import SpecState
 from pylucebox._stats import SpecStats
 from pylucebox._turns import Turns
-from pylucebox._width import FixedWidth, PlaceholderWidth, WidthPolicy
+from pylucebox._width import PlaceholderWidth, WidthPolicy
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -281,16 +282,18 @@ class Engine:
         verify_width: int | None = None,
     ) -> Completion:
         """Generate and return the whole; parameters and errors are those of `stream`."""
-        return _drain(
-            self.stream(
-                prompt,
-                max_tokens=max_tokens,
-                stop=stop,
-                sampling=sampling,
-                logprobs=logprobs,
-                verify_width=verify_width,
-            )
+        request = self._rules.request(
+            self._tokens(prompt),
+            max_tokens=max_tokens,
+            stop=stop,
+            sampling=sampling,
+            logprobs=logprobs,
+            verify_width=verify_width,
         )
+        run = self._run(request)
+        with self._turn(request, [run], 1):
+            run.drive()
+        return run.completion()
 
     def generate_many(
         self,
@@ -330,21 +333,15 @@ class Engine:
             return []
         for settings in {settings for settings in all_settings if settings is not None}:
             self._session.open_sampler(settings, None)  # a bad grammar must not cost the others their results
-        policy = self._policy_of(requests[0])
         runs: list[Run] = []
 
         def make_run(request: Request, seq: int) -> Run:
-            runs.append(self._run(request, seq, policy))
+            runs.append(self._run(request, seq))
             return runs[-1]
 
-        with self._turns.hold():
-            if policy is not None:
-                policy.begin(min(len(requests), self._session.n_seq), self._session.max_width)
-            try:
-                return [run.completion() for run in run_many(self._session, requests, make_run)]
-            finally:
-                for run in runs:
-                    self._stats = self._stats.merge(run.stats())
+        with self._turn(requests[0], runs, min(len(requests), self._session.n_seq)):
+            done = run_many(self._session, requests, make_run)
+        return [run.completion() for run in done]
 
     @overload
     def chat(
@@ -387,7 +384,8 @@ class Engine:
         stream
             Return a generator of `ChatStep` whose return value is the `ChatCompletion`.
         max_tokens, stop, sampling, logprobs, verify_width
-            As for `stream`. A grammar or schema in `sampling` shapes the message, not the reasoning before it.
+            As for `stream`. A schema in `sampling` does what `response_format` does; a grammar shapes the whole reply,
+            reasoning included, and does not go together with tools.
 
         Raises
         ------
@@ -452,30 +450,38 @@ class Engine:
         self._model.checked_ids("prompt", prompt)
         return prompt
 
-    def _run(self, request: Request, seq: int, policy: WidthPolicy | None) -> Run:
-        token_bytes = self._model.token_bytes
-        if request.visible:
-            shown = request.visible
-            return Run(request, self._session, seq, lambda token: token_bytes(token, special=token in shown), policy)
-        return Run(request, self._session, seq, token_bytes, policy)
-
     def _policy_of(self, request: Request) -> WidthPolicy | None:
-        if not request.use_mtp:
-            return None
-        return FixedWidth(request.verify_width) if request.verify_width else self._policy
+        return self._policy if request.use_mtp and request.verify_width == 0 else None
+
+    def _run(self, request: Request, seq: int = 0) -> Run:
+        token_bytes: TokenBytes = self._model.token_bytes
+        if request.visible:
+            token_bytes = functools.partial(self._shown_bytes, request.visible)
+        return Run(request, self._session, seq, token_bytes, self._policy_of(request))
+
+    def _shown_bytes(self, visible: frozenset[int], token: int) -> bytes:
+        return self._model.token_bytes(token, special=token in visible)
+
+    @contextlib.contextmanager
+    def _turn(self, request: Request, runs: Sequence[Run], n_seq: int) -> Iterator[None]:
+        """Hold the session for `runs`, which are counted when it is over, however it ends."""
+        with self._turns.hold():
+            policy = self._policy_of(request)
+            if policy is not None:
+                policy.begin(n_seq, self._session.max_width)
+            try:
+                yield
+            finally:
+                for run in runs:
+                    self._stats = self._stats.merge(run.stats())
 
     def _steps(self, request: Request) -> Generator[Step, None, Completion]:
-        policy = self._policy_of(request)
-        return self._drive(self._run(request, 0, policy), policy)
+        run = self._run(request)  # before the generator starts, so that what is wrong with it is raised by the call
+        return self._stream(request, run)
 
-    def _drive(self, run: Run, policy: WidthPolicy | None) -> Generator[Step, None, Completion]:
-        with self._turns.hold():
-            if policy is not None:
-                policy.begin(1, self._session.max_width)
-            try:
-                yield from run_steps(run, self._session)
-            finally:
-                self._stats = self._stats.merge(run.stats())
+    def _stream(self, request: Request, run: Run) -> Generator[Step, None, Completion]:
+        with self._turn(request, [run], 1):
+            yield from run.steps()
         return run.completion()
 
 

@@ -67,7 +67,7 @@ def _shown(value: object) -> str:
     """Return a short `repr` that cannot fail, whatever the caller passed in."""
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - a broken __repr__ must not hide the error being reported
+    except Exception:  # a broken __repr__ must not hide the error being reported
         text = f"<{type(value).__name__}>"
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 

@@ -52,13 +52,9 @@ class Native(NamedTuple):
     lib: Any
 
 
-class _Pending(threading.local):
-    """What a callback raised on this thread and has not been raised again yet."""
+pending: dict[int, BaseException] = {}
+"""What a callback raised and has not been raised again yet, by thread."""
 
-    error: BaseException | None = None
-
-
-pending = _Pending()
 _load_lock = threading.Lock()
 _loaded: list[Native] = []
 
@@ -126,8 +122,7 @@ def _install_callbacks(bound: Native) -> None:
     ffi, lib = bound
 
     def keep(_kind: type[BaseException], error: BaseException, _trace: TracebackType) -> None:
-        if pending.error is None:
-            pending.error = error
+        pending.setdefault(threading.get_ident(), error)
 
     @ffi.def_extern(onerror=keep)  # type: ignore[untyped-decorator]
     def lucebox_on_log(level: int, text: Any, _user_data: Any) -> None:
@@ -136,7 +131,7 @@ def _install_callbacks(bound: Native) -> None:
     @ffi.def_extern(error=False, onerror=keep)  # type: ignore[untyped-decorator]
     def lucebox_on_progress(fraction: float, user_data: Any) -> bool:
         progress: Progress = ffi.from_handle(user_data)
-        return pending.error is None and progress(fraction) is not False
+        return threading.get_ident() not in pending and progress(fraction) is not False
 
     lib.lucebox_log_set(lib.lucebox_on_log, ffi.NULL)
     # Native threads and destructors may log while the interpreter goes down; by then nobody can be called back.
@@ -158,7 +153,7 @@ def take_string(bound: Native, out: Any) -> str:
 
 def raise_pending() -> None:
     """Raise what a callback of this thread raised, if anything."""
-    error, pending.error = pending.error, None
+    error = pending.pop(threading.get_ident(), None)
     if error is not None:
         raise error
 

@@ -1,9 +1,13 @@
-"""One request on its way through a sequence: from native cycles to steps and a completion."""
+"""One request on its way through a sequence: from native cycles to steps and a completion.
+
+A cycle takes about a millisecond on the smallest models, and Python runs with cold caches after each. So what is not
+needed per cycle is left for later: statistics are added up at the end, and text is put together at the end unless
+somebody reads it as it comes or a stop string may end it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import replace
 from time import perf_counter_ns
 from typing import Final
 
@@ -17,6 +21,8 @@ from pylucebox._text import TextAssembler
 from pylucebox._width import CycleContext, CycleObservation, WidthPolicy
 
 TokenBytes = Callable[[int], bytes]
+Cycle = tuple[SeqCycle, CycleTimes, int]
+"""What a cycle gave a sequence, its times, and the nanoseconds around the native call."""
 
 # FROM_DRAFT[a][:n] tells which of n tokens were drafted when a drafts held: the first a of them.
 _FROM_DRAFT: Final = tuple((True,) * held + (False,) * (MAX_DRAFT + 1 - held) for held in range(MAX_DRAFT + 1))
@@ -34,7 +40,7 @@ class Run:
     token_bytes
         Bytes that a token adds to the text.
     policy
-        Chooses the widths; None runs every cycle with width 1.
+        Chooses the widths of a request whose `verify_width` is 0; None for all others.
 
     Attributes
     ----------
@@ -48,7 +54,12 @@ class Run:
     """
 
     def __init__(
-        self, request: Request, session: Session, seq: int, token_bytes: TokenBytes, policy: WidthPolicy | None
+        self,
+        request: Request,
+        session: Session,
+        seq: int,
+        token_bytes: TokenBytes,
+        policy: WidthPolicy | None = None,
     ) -> None:
         self.finish_reason: FinishReason | None = None
         self._request = request
@@ -56,16 +67,19 @@ class Run:
         self._seq = seq
         self._token_bytes = token_bytes
         self._policy = policy
+        self._width = request.verify_width if request.use_mtp else 1
         self._sampler = session.open_sampler(request.sampling, request.chat_json)
-        self._text = TextAssembler(request.stop)
-        self._stats = StatsAccumulator()
+        self._assembler = TextAssembler(request.stop)
+        self._reads_text = bool(request.stop)
         self._tokens: list[int] = []
         self._texts: list[str] = []
         self._logprobs: list[TokenLogprob] | None = None if request.logprobs is None else []
         self._n_left = request.max_tokens
+        self._prefill_ns = 0
+        self._cycles: list[Cycle] = []
 
-    def start(self, progress: Progress | None = None) -> Step:
-        """Run the prompt and return the step with the first token, or one that says "cancelled"."""
+    def start(self, progress: Progress | None = None) -> None:
+        """Run the prompt and take the first token; a cancelled prompt ends the run."""
         request = self._request
         began = perf_counter_ns()
         try:
@@ -73,26 +87,26 @@ class Run:
                 self._seq, request.prompt, self._sampler, use_mtp=request.use_mtp, progress=progress
             )
         except CancelledError:
-            return self.cancel()
-        self._stats.add_prefill(n_tokens=len(request.prompt), wall_us=(perf_counter_ns() - began) / 1000)
-        return self._take([token], 0, finish, None)
+            self.cancel()
+            return
+        self._prefill_ns = perf_counter_ns() - began
+        self._take((token,), finish)
 
     def ask(self) -> Ask:
         """Return what the next cycle should do for this run."""
-        policy = self._policy
-        if policy is None:
-            return Ask(self._seq, 1, self._n_left)
+        if self._policy is None:
+            return Ask(self._seq, self._width, self._n_left)
         widest = min(self._session.max_width, self._n_left)
         n_past = len(self._request.prompt) + len(self._tokens) - 1  # the last token is not in the context yet
-        width = policy.choose(self._seq, CycleContext(self._seq, n_past, self._n_left, widest))
+        width = self._policy.choose(self._seq, CycleContext(self._seq, n_past, self._n_left, widest))
         if not 1 <= width <= widest:
             raise InvalidArgumentError(
                 argument="width_policy", value=width, allowed=f"a policy that chooses widths from 1 to {widest} here"
             )
         return Ask(self._seq, width, self._n_left)
 
-    def absorb(self, result: SeqCycle, times: CycleTimes, wall_us: float) -> Step:
-        """Take what a cycle gave this run and return it as a step.
+    def absorb(self, result: SeqCycle, times: CycleTimes, wall_ns: int) -> None:
+        """Take what a cycle gave this run.
 
         Parameters
         ----------
@@ -100,108 +114,148 @@ class Run:
             Its tokens.
         times
             Times of the whole cycle.
-        wall_us
-            Time around the native call, in microseconds.
+        wall_ns
+            Time around the native call, in nanoseconds.
         """
-        _, tokens, n_drafted, n_accepted, finish, draft_probs = result
-        draft_us, verify_us, sample_us, rollback_us, n_rows, graph_built = times
-        self._stats.add_cycle(
-            n_tokens=len(tokens),
-            n_drafted=n_drafted,
-            n_accepted=n_accepted,
-            wall_us=wall_us,
-            draft_us=draft_us,
-            verify_us=verify_us,
-            sample_us=sample_us,
-            rollback_us=rollback_us,
-            graph_built=graph_built,
-        )
-        width = n_drafted + 1
+        self._cycles.append((result, times, wall_ns))
         if self._policy is not None:
             observation = CycleObservation(
                 self._seq,
-                width,
-                n_drafted,
-                n_accepted,
-                draft_probs,
-                draft_us,
-                verify_us,
-                rollback_us,
-                n_rows,
-                graph_built,
+                result.n_drafted + 1,
+                result.n_drafted,
+                result.n_accepted,
+                result.draft_probs,
+                times.draft_us,
+                times.verify_us,
+                times.rollback_us,
+                times.n_rows,
+                times.graph_built,
             )
             self._policy.observe(self._seq, observation)
-        info = CycleInfo(
-            width=width,
-            n_drafted=n_drafted,
-            n_accepted=n_accepted,
-            draft_probs=draft_probs,
-            draft_us=draft_us,
-            verify_us=verify_us,
-            sample_us=sample_us,
-            rollback_us=rollback_us,
-            n_rows=n_rows,
-            graph_built=graph_built,
-        )
-        return self._take(tokens, n_accepted, finish, info)
+        self._take(result[1], result[4])
 
-    def cancel(self) -> Step:
-        """End the run where it is and return the step that says so."""
-        return self._end("cancelled", Step(text="", token_ids=(), logprobs=None if self._logprobs is None else ()))
+    def cancel(self) -> None:
+        """End the run where it is."""
+        self._end("cancelled")
 
-    def _take(self, tokens: list[int], n_accepted: int, finish: int, info: CycleInfo | None) -> Step:
+    def steps(self) -> Generator[Step, None, None]:
+        """Drive this run alone to its end: a step with the first token, then one for each cycle.
+
+        An abort of the session ends it with the reason "cancelled".
+        """
+        self._reads_text = True
+        self.start()
+        yield self._step(0, 0, None)
+        while self.finish_reason is None:
+            n_tokens, n_texts, n_cycles = len(self._tokens), len(self._texts), len(self._cycles)
+            self._advance()
+            yield self._step(n_tokens, n_texts, self._cycles[-1] if len(self._cycles) > n_cycles else None)
+
+    def drive(self) -> None:
+        """Do what `steps` does, without the steps."""
+        self.start()
+        while self.finish_reason is None:
+            self._advance()
+
+    def _advance(self) -> None:
+        ask = self.ask()
+        began = perf_counter_ns()
+        try:
+            results, times = self._session.cycle((ask,))
+        except CancelledError:
+            self.cancel()
+            return
+        self.absorb(results[0], times, perf_counter_ns() - began)
+
+    def _take(self, tokens: tuple[int, ...], finish: int) -> None:
         self._n_left -= len(tokens)
         if finish == FINISH_EOG:
             tokens = tokens[:-1]  # the end token is not part of the completion
-        assembler = self._text
+        if self._reads_text:
+            tokens = self._read(tokens)
+        self._tokens += tokens
+        if self._logprobs is not None:
+            self._logprobs += self._logprobs_of(tokens)
+        if self._assembler.stopped or finish == FINISH_EOG:
+            self._end("stop")
+        elif self._n_left <= 0:
+            self._end("length")
+        elif finish == FINISH_CONTEXT:
+            self._end("context")
+
+    def _read(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """Add the text of `tokens`, and return them up to the one that completes a stop string."""
+        push, token_bytes = self._assembler.push, self._token_bytes
         text = ""
         for index, token in enumerate(tokens):
-            text += assembler.push(self._token_bytes(token))
-            if assembler.stopped:
+            text += push(token_bytes(token))
+            if self._assembler.stopped:
                 tokens = tokens[: index + 1]
                 break
-        logprobs = None
-        if self._logprobs is not None:
-            logprobs = self._row_logprobs(tokens)
-            self._logprobs += logprobs
-        self._tokens += tokens
-        self._stats.add_delivered(len(tokens))
-
-        reason: FinishReason | None = None
-        if assembler.stopped or finish == FINISH_EOG:
-            reason = "stop"
-        elif self._n_left <= 0:
-            reason = "length"
-        elif finish == FINISH_CONTEXT:
-            reason = "context"
-        step = Step(
-            text=text,
-            token_ids=tuple(tokens),
-            logprobs=logprobs,
-            from_draft=_FROM_DRAFT[n_accepted][: len(tokens)],
-            cycle=info,
-        )
-        if reason is not None:
-            return self._end(reason, step)
         self._texts.append(text)
-        return step
+        return tokens
 
-    def _row_logprobs(self, tokens: Sequence[int]) -> tuple[TokenLogprob, ...]:
+    def _logprobs_of(self, tokens: Sequence[int]) -> list[TokenLogprob]:
         n_top = self._request.logprobs or 0
-        return tuple(
+        return [
             token_logprobs(self._session.logits(self._seq, row), token, n_top, self._token_bytes)
             for row, token in enumerate(tokens)
-        )
+        ]
 
-    def _end(self, reason: FinishReason, last: Step) -> Step:
+    def _end(self, reason: FinishReason) -> None:
         self.finish_reason = reason
-        text = last.text + self._text.finish()
-        self._texts.append(text)
-        return replace(last, text=text, finish_reason=reason)
+        if not self._reads_text:
+            self._texts.append(self._assembler.push(b"".join(map(self._token_bytes, self._tokens))))
+        self._texts.append(self._assembler.finish())
+
+    def _step(self, n_before: int, n_texts: int, cycle: Cycle | None) -> Step:
+        """Return as a step what was added since there were so many tokens and pieces of text."""
+        tokens = tuple(self._tokens[n_before:])
+        info = None
+        n_accepted = 0
+        if cycle is not None:
+            result, times, _ = cycle
+            n_accepted = result.n_accepted
+            info = CycleInfo(
+                width=result.n_drafted + 1,
+                n_drafted=result.n_drafted,
+                n_accepted=n_accepted,
+                draft_probs=result.draft_probs,
+                draft_us=times.draft_us,
+                verify_us=times.verify_us,
+                sample_us=times.sample_us,
+                rollback_us=times.rollback_us,
+                n_rows=times.n_rows,
+                graph_built=times.graph_built,
+            )
+        return Step(
+            text="".join(self._texts[n_texts:]),
+            token_ids=tokens,
+            logprobs=None if self._logprobs is None else tuple(self._logprobs[n_before:]),
+            from_draft=_FROM_DRAFT[n_accepted][: len(tokens)],
+            finish_reason=self.finish_reason,
+            cycle=info,
+        )
 
     def stats(self) -> RequestStats:
         """Return the figures so far."""
-        return self._stats.snapshot()
+        total = StatsAccumulator()
+        if self._prefill_ns:
+            total.add_prefill(n_tokens=len(self._request.prompt), wall_us=self._prefill_ns / 1000)
+        for result, times, wall_ns in self._cycles:
+            total.add_cycle(
+                n_tokens=len(result.tokens),
+                n_drafted=result.n_drafted,
+                n_accepted=result.n_accepted,
+                wall_us=wall_ns / 1000,
+                draft_us=times.draft_us,
+                verify_us=times.verify_us,
+                sample_us=times.sample_us,
+                rollback_us=times.rollback_us,
+                graph_built=times.graph_built,
+            )
+        total.add_delivered(len(self._tokens))
+        return total.snapshot()
 
     def completion(self) -> Completion:
         """Return the whole of a finished run."""
@@ -211,27 +265,10 @@ class Run:
             text="".join(self._texts),
             token_ids=tuple(self._tokens),
             finish_reason=self.finish_reason,
-            stop_sequence=self._text.stop_sequence,
+            stop_sequence=self._assembler.stop_sequence,
             prompt_tokens=len(self._request.prompt),
             logprobs=None if self._logprobs is None else tuple(self._logprobs),
             stats=self.stats(),
             spec=self._request.spec,
             seed=self._request.seed,
         )
-
-
-def run_steps(run: Run, session: Session) -> Generator[Step, None, None]:
-    """Drive one run alone to its end and yield its steps: the first token, then one step per cycle.
-
-    An abort of the session ends it with the reason "cancelled".
-    """
-    yield run.start()
-    while run.finish_reason is None:
-        ask = run.ask()
-        began = perf_counter_ns()
-        try:
-            (result,), times = session.cycle((ask,))
-        except CancelledError:
-            yield run.cancel()
-            return
-        yield run.absorb(result, times, (perf_counter_ns() - began) / 1000)

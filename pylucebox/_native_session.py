@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -14,10 +15,18 @@ from pylucebox._model import Model
 from pylucebox._sampler import NativeSampler
 from pylucebox._sampling import SamplingParams
 from pylucebox._session import Ask, CycleTimes, Progress, SeqCycle
+from pylucebox._stats import MAX_DRAFT
+from pylucebox._width import MAX_WIDTH
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+# Where the values of these fields begin in an unpacked lucebox_cycle_result.
+TOKENS_AT: Final = 4
+DRAFT_PROBS_AT: Final = TOKENS_AT + MAX_WIDTH + MAX_DRAFT
+
+_new_tuple = tuple.__new__  # makes a NamedTuple without the Python function that its class has for that
 
 FLASH_ATTN: Final = {None: -1, False: 0, True: 1}
 
@@ -111,14 +120,21 @@ class NativeSession:
         self.info = self._read_info()
         self.n_ctx, self.n_seq, self.max_width = self.info.n_ctx, self.info.n_seq, self.info.max_width
 
-        # Made once, so that a cycle allocates nothing native. The views point into the arrays beside them.
+        # Made once, and moved by one pack or unpack a sequence: the caches are cold when a cycle returns, because the
+        # model has just run through them, so each Python operation costs ten times what it does in a loop.
         self._requests = ffi.new("lucebox_cycle_request[]", self.n_seq)
         self._results = ffi.new("lucebox_cycle_result[]", self.n_seq)
         self._stats = ffi.new("lucebox_cycle_stats *")
         self._stats.struct_size = ffi.sizeof("lucebox_cycle_stats")
-        self._request_views = [self._requests[seq] for seq in range(self.n_seq)]
-        self._result_views = [self._results[seq] for seq in range(self.n_seq)]
-        self._unpack = ffi.unpack
+        self._requests_bytes = ffi.buffer(self._requests)
+        self._results_bytes = ffi.buffer(self._results)
+        self._stats_bytes = ffi.buffer(self._stats)
+        self._no_requests = bytes(len(self._requests_bytes))
+        request, result = _layout(ffi, "lucebox_cycle_request"), _layout(ffi, "lucebox_cycle_result")
+        self._request_size, self._result_size = request.size, result.size
+        self._write_request, self._read_result = request.pack_into, result.unpack_from
+        self._read_stats = _layout(ffi, "lucebox_cycle_stats", skip="struct_size").unpack_from
+        self._native_cycle = self._lib.lucebox_session_cycle
 
     def _read_info(self) -> SessionInfo:
         native = self._ffi.new("lucebox_session_info *")
@@ -190,34 +206,28 @@ class NativeSession:
         DecodeError
             The model could not be run. The sequences that took part must then be cleared.
         """
-        views = self._request_views
+        if self.n_seq > 1:
+            self._requests_bytes[:] = self._no_requests  # who is not asked for takes no part
         for seq, width, max_tokens in asks:
-            request = views[seq]
-            request.width = width
-            request.max_tokens = max_tokens
-        try:
-            status = self._calls.run(self._lib.lucebox_session_cycle, self._requests, self._results, self._stats)
-        finally:
-            for ask in asks:
-                views[ask[0]].width = 0
-        if status or _ffi.pending.error is not None:
+            self._write_request(self._requests_bytes, seq * self._request_size, width, max_tokens)
+        status = self._calls.run(self._native_cycle, self._requests, self._results, self._stats)
+        if status or _ffi.pending:
             self._check(status, "cannot run a cycle")
-        stats = self._stats
-        return [self._result(ask[0]) for ask in asks], CycleTimes(
-            stats.draft_us, stats.verify_us, stats.sample_us, stats.rollback_us, stats.n_rows, stats.graph_built
-        )
-
-    def _result(self, seq: int) -> SeqCycle:
-        native = self._result_views[seq]
-        n_drafted = native.n_drafted
-        return SeqCycle(
-            seq,
-            self._unpack(native.tokens, native.n_tokens),
-            n_drafted,
-            native.n_accepted,
-            native.finish,
-            tuple(self._unpack(native.draft_probs, n_drafted)) if n_drafted else (),
-        )
+        results = []
+        for ask in asks:
+            seq = ask[0]
+            values = self._read_result(self._results_bytes, seq * self._result_size)
+            n_tokens, n_drafted, n_accepted, finish = values[:TOKENS_AT]
+            result = (
+                seq,
+                values[TOKENS_AT : TOKENS_AT + n_tokens],
+                n_drafted,
+                n_accepted,
+                finish,
+                values[DRAFT_PROBS_AT : DRAFT_PROBS_AT + n_drafted],
+            )
+            results.append(_new_tuple(SeqCycle, result))
+        return results, _new_tuple(CycleTimes, self._read_stats(self._stats_bytes))
 
     def n_past(self, seq: int) -> int:
         """Return the tokens of a sequence that are in the context."""
@@ -348,6 +358,20 @@ def _open(native: _ffi.Native, model: Model, options: SessionOptions) -> Any:
     return out[0]
 
 
+def _layout(ffi: Any, name: str, skip: str = "") -> struct.Struct:
+    """Return the layout of a C struct of numbers, as the compiler laid it out; the field `skip` is left out."""
+    kinds = {"int32_t": "i", "int64_t": "q", "float": "f", "_Bool": "?"}
+    text, end = "=", 0
+    for field, info in ffi.typeof(name).fields:
+        length = info.type.length if info.type.kind == "array" else 1
+        size = ffi.sizeof(info.type)
+        if field != skip:
+            kind = info.type.item.cname if info.type.kind == "array" else info.type.cname
+            text += f"{info.offset - end}x{length}{kinds[kind]}"
+            end = info.offset + size
+    return struct.Struct(f"{text}{ffi.sizeof(name) - end}x")
+
+
 def _never_stop(_fraction: float) -> None:
     """Let Python run signal handlers between the parts of a long prompt."""
 
@@ -361,15 +385,10 @@ class _Calls:
     def __init__(self, native: _ffi.Native, pointer: Any) -> None:
         self._lib = native.lib
         self._pointer = pointer
-        self._running = threading.Lock()  # held during every native call but abort
-        self._caller: int | None = None  # thread that holds it
+        self._running = threading.RLock()  # held during every native call but abort
+        self._busy = False  # seen by a thread that holds the lock, it means that the thread is inside a call
         self._dropping = threading.Lock()  # held while abort uses the pointer, and while it is dropped
-        self._closing = threading.Event()
-
-    @property
-    def closing(self) -> bool:
-        """Whether `close` was called."""
-        return self._closing.is_set()
+        self.closing = False
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return ``function(session, *args)``.
@@ -381,18 +400,17 @@ class _Calls:
         SequenceStateError
             This thread is inside a call: a callback tried to use the session that called it.
         """
-        thread = threading.get_ident()
-        if self._caller == thread:
-            raise SequenceStateError("a callback cannot use the session that called it")
         with self._running:
-            if self._closing.is_set():
+            if self._busy:
+                raise SequenceStateError("a callback cannot use the session that called it")
+            if self._pointer is None:
                 raise ClosedError(what="engine")
-            self._caller = thread
+            self._busy = True
             try:
                 return function(self._pointer, *args)
             finally:
-                self._caller = None
-                if self._closing.is_set():
+                self._busy = False
+                if self.closing:
                     self._free()
 
     def abort(self) -> None:
@@ -403,10 +421,10 @@ class _Calls:
 
     def close(self) -> None:
         """Free the session as soon as no call runs."""
-        self._closing.set()
+        self.closing = True
         self.abort()
-        if self._caller != threading.get_ident():
-            with self._running:
+        with self._running:
+            if not self._busy:
                 self._free()
 
     def _free(self) -> None:

@@ -113,7 +113,7 @@ class Step:
         New text. It never splits a character and never holds any part of a stop string, so it may lag behind the
         tokens and may be empty. The texts of all steps joined are `Completion.text`.
     token_ids
-        New tokens; those after a stop string or end token are already cut off.
+        New tokens; an end token, and what follows a stop string, is already cut off.
     logprobs
         One entry per token, or None when none were asked for.
     from_draft
@@ -152,7 +152,7 @@ class Completion:
     text
         The text, without the stop string or end token.
     token_ids
-        Tokens up to and including the end token, or the token that completed the stop string.
+        Its tokens. The end token is not among them; the token that completed a stop string is the last one.
     finish_reason
         See `FinishReason`.
     stop_sequence

@@ -41,7 +41,7 @@ class SeqCycle(NamedTuple):
     """
 
     seq: int
-    tokens: list[int]
+    tokens: tuple[int, ...]
     n_drafted: int
     n_accepted: int
     finish: int
@@ -49,14 +49,17 @@ class SeqCycle(NamedTuple):
 
 
 class CycleTimes(NamedTuple):
-    """Times of a cycle in microseconds, and its rows, over all its sequences."""
+    """``lucebox_cycle_stats`` without its size: times in microseconds and rows, over all sequences of the cycle."""
 
     draft_us: int
     verify_us: int
     sample_us: int
     rollback_us: int
     n_rows: int
+    n_draft_rows: int
+    n_draft_steps: int
     graph_built: bool
+    draft_graph_built: bool
 
 
 class Session(Protocol):

@@ -137,7 +137,7 @@ _T = TypeVar("_T", int, float, tuple[int, ...])
 
 
 def _add(left: _T, right: _T) -> _T:
-    if isinstance(left, tuple) and isinstance(right, tuple):
+    if isinstance(left, tuple):
         return tuple(a + b for a, b in zip(left, right, strict=True))
     return left + right
 

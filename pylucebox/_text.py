@@ -59,12 +59,9 @@ class StopMatcher:
     """
 
     def __init__(self, stops: Iterable[str] = ()) -> None:
-        stops = (stops,) if isinstance(stops, str) else tuple(stops)
-        for stop in stops:
-            if not isinstance(stop, str) or not stop:
-                raise InvalidArgumentError(argument="stop", value=stop, allowed="a non-empty string, or several")
+        checked = [_checked(stop) for stop in ((stops,) if isinstance(stops, str) else stops)]
         # Longest first, so that of two stops that begin at one place the longer one is met first.
-        self._stops = tuple(sorted(set(stops), key=lambda stop: (-len(stop), stop)))
+        self._stops = tuple(sorted(set(checked), key=lambda stop: (-len(stop), stop)))
         self._max_held = len(self._stops[0]) - 1 if self._stops else 0
         self._held = ""
         self.matched: str | None = None
@@ -99,6 +96,12 @@ class StopMatcher:
             if any(stop.startswith(end) for stop in self._stops):
                 return n
         return 0
+
+
+def _checked(stop: object) -> str:
+    if isinstance(stop, str) and stop:
+        return stop
+    raise InvalidArgumentError(argument="stop", value=stop, allowed="a non-empty string, or several")
 
 
 class TextAssembler:

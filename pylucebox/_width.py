@@ -111,7 +111,7 @@ class FixedWidth:
     """
 
     def __init__(self, width: int) -> None:
-        if isinstance(width, bool) or not isinstance(width, int) or not 1 <= width <= MAX_WIDTH:
+        if type(width) is not int or not 1 <= width <= MAX_WIDTH:  # True is an int as well
             raise InvalidArgumentError(argument="width", value=width, allowed=f"an integer from 1 to {MAX_WIDTH}")
         self.width = width
 
@@ -143,6 +143,7 @@ class PlaceholderWidth:
     LEAD: Final = 1.03  # a width must be so much faster to replace the present one
     CREDIT: Final = 0.01  # share of the time that trials may lose
     GAP: Final = 16  # fewest cycles between trials
+    ATTEMPTS: Final = 4  # to time a width at the start of a request
 
     def __init__(self) -> None:
         self._n_seq = 0
@@ -151,6 +152,7 @@ class PlaceholderWidth:
         self._time_us: dict[int, float] = {}
         self._n_timed: dict[int, int] = {}
         self._n_untimed: dict[int, int] = {}
+        self._n_asked: dict[int, int] = {}
         self._holds = [self.PRIOR] * MAX_DRAFT
         self._n_seen = [1] * MAX_DRAFT
         self._trial: int | None = None
@@ -166,6 +168,7 @@ class PlaceholderWidth:
             self._time_us.clear()
             self._n_timed.clear()
         self._widths = tuple(sorted({w for w in (1, 2, 4, max_width) if w <= max_width}))
+        self._n_asked.clear()
         self._holds = [max(self.PRIOR, held) for held in self._holds]
         self._n_seen = [1] * MAX_DRAFT
         self._trial = self._last = None
@@ -177,8 +180,7 @@ class PlaceholderWidth:
         if self._last is not None:  # the first sequence of a new cycle decides for all
             self._decide(self._last)
             self._last = None
-        unknown = next((width for width in self._widths if width not in self._time_us), None)
-        return min(unknown or self._trial or self._width, _limit(context))
+        return min(self._unknown() or self._trial or self._width, _limit(context))
 
     def observe(self, seq: int, observation: CycleObservation) -> None:  # noqa: ARG002 - the choice is shared
         """Update times, acceptance and credit."""
@@ -193,7 +195,15 @@ class PlaceholderWidth:
         self._since_trial += share
         self._last = observation
 
+    def _unknown(self) -> int | None:
+        """Return a width whose time is not known yet, unless the engine has repeatedly not run it when asked to."""
+        fresh = (w for w in self._widths if w not in self._time_us and self._n_asked.get(w, 0) < self.ATTEMPTS)
+        return next(fresh, None)
+
     def _decide(self, last: CycleObservation) -> None:
+        asked = self._unknown()
+        if asked is not None:
+            self._n_asked[asked] = self._n_asked.get(asked, 0) + 1
         # Going wider must be worth it; going narrower needs no reason but speed, so that drafts never cost time.
         fastest = self._fastest()
         lead = self.LEAD if fastest > self._width else 1.0

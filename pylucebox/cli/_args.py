@@ -127,7 +127,9 @@ def add_engine(parser: Parser) -> None:
         help="context size in tokens, from 16 to the model's training context"
         " (default: the training context, at most 8192)",
     )
-    add_threads(parser, "one per physical core that this process may use")
+    add_threads(
+        parser, "one per physical core that this process may use; 1 for the built-in model, which is too small for more"
+    )
     parser.add_argument(
         "--device",
         default="auto",

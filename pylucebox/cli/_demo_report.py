@@ -11,7 +11,7 @@ from pylucebox._result import Completion
 from pylucebox._stats import SpecStats
 from pylucebox.cli._chart import Chart, ChartRow
 from pylucebox.cli._demo_run import PROBE_WIDTH, DemoRuns, PromptRuns, cost_of
-from pylucebox.cli._measure import CycleCost, Estimate, Noise, estimate, pooled, verdict
+from pylucebox.cli._measure import CycleCost, Estimate, Noise, estimate, median_interval, pooled, verdict
 
 SCHEMA = 1
 ALL_PROMPTS = "all prompts"
@@ -80,6 +80,12 @@ class DemoReport:
     def noise(self) -> Noise:
         """MTP off against itself."""
         return self.runs.noise
+
+    @property
+    def coverage(self) -> float:
+        """Coverage of the prompts' intervals; it depends on the number of pairs alone."""
+        _, _, coverage = median_interval(self.runs.prompts[0].log_ratios)
+        return coverage
 
 
 def report_on(runs: DemoRuns) -> DemoReport:
@@ -223,7 +229,7 @@ def chart(report: DemoReport, model: str, sentences: Sequence[str]) -> Chart:
         shares = each.runs.probe.completion.stats.acceptance_per_pos
         rows.append(_chart_row(each.runs.prompt.name, each.speedup, each.verdict, shares))
     notes = [
-        f"Grey band: what {plan.n_rounds} pairs cannot tell from noise. Bars: {100 * _coverage(report):.0f} % intervals"
+        f"Grey band: what {plan.n_rounds} pairs cannot tell from noise. Bars: {100 * report.coverage:.0f} % intervals"
         f" of the median. Acceptance: drafts at width {PROBE_WIDTH}.",
         " ".join(sentences),
     ]
@@ -236,10 +242,6 @@ def chart(report: DemoReport, model: str, sentences: Sequence[str]) -> Chart:
         noise_floor=report.noise.floor,
         notes=tuple(line for note in notes for line in textwrap.wrap(note, _NOTE_CHARS)),
     )
-
-
-def _coverage(report: DemoReport) -> float:
-    return next((each.speedup.coverage for each in report.prompts if each.speedup), 0.0)
 
 
 def _chart_row(name: str, speedup: Estimate | None, verdict_: str, shares: tuple[float | None, ...]) -> ChartRow:

@@ -18,7 +18,6 @@ from pylucebox._result import Completion
 from pylucebox._sampling import SamplingParams
 from pylucebox._stats import RequestStats, SpecStats
 from pylucebox.cli._demo_prompts import DemoPrompt
-from pylucebox.cli._io import Progress
 from pylucebox.cli._measure import CycleCost, Noise, cycle_cost, first_difference, noise_of, plan_pairs
 from pylucebox.cli._ports import EngineFactory, EngineLike, EngineOptions
 from pylucebox.cli._request import follow
@@ -26,6 +25,7 @@ from pylucebox.cli._request import follow
 PROBE_WIDTH = 8
 
 Clock = Callable[[], float]
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)

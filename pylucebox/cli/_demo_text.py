@@ -7,7 +7,7 @@ import statistics
 from pylucebox._result import Completion
 from pylucebox.cli._demo_report import ALL_PROMPTS, DemoReport
 from pylucebox.cli._demo_run import PROBE_WIDTH, cost_of
-from pylucebox.cli._measure import CycleCost, Estimate, Noise
+from pylucebox.cli._measure import CONFIDENCE, MIN_PAIRS, CycleCost, Estimate, Noise
 from pylucebox.cli._table import Table
 
 _DIGEST_SHOWN = 12
@@ -54,21 +54,30 @@ def summary_sentences(report: DemoReport) -> list[str]:
         "unresolved": f"No difference beyond the noise: over all prompts MTP on is {ratio}.",
     }[report.total_verdict]
     slower = [each.runs.prompt.name for each in report.prompts if each.verdict == "slower"]
+    if report.total.coverage < CONFIDENCE:
+        n_pairs = report.total.n_pairs
+        headline = f"Over all prompts MTP on is {ratio}; {n_pairs} pairs are too few to tell, {MIN_PAIRS} would do."
     sentences = [headline]
     if slower and report.total_verdict != "slower":
         sentences.append(f"Slower than MTP off on: {', '.join(slower)}.")
     width = report.runs.plan.width
     if width:
         return sentences + _cost_sentences(report.cost, f"Why: a cycle of width {width}")
-    stats = report.stats_on
-    share = 100 * stats.num_drafts / stats.cycles
-    chosen = f"The engine chose to draft in {share:.0f} % of its cycles. Why: a cycle"
     always = f"If it always drafted as deep as it can, a cycle of width {PROBE_WIDTH}"
-    return [
-        *sentences,
-        *_cost_sentences(report.cost, chosen),
-        *_cost_sentences(report.probe_cost, always),
-    ]
+    return [*sentences, *_choice_sentences(report), *_cost_sentences(report.probe_cost, always)]
+
+
+def _choice_sentences(report: DemoReport) -> list[str]:
+    """Say what the engine made of its free choice of width."""
+    stats = report.stats_on
+    if stats.num_drafts == 0:
+        cost = report.cost
+        return [
+            f"The engine chose never to draft. Being ready to makes a cycle cost {cost.cycle_steps:.2f} plain steps"
+            f" (MTP block {cost.draft_steps:.2f}, verify {cost.verify_steps:.2f}, other {cost.other_steps:.2f})."
+        ]
+    share = 100 * stats.num_drafts / stats.cycles
+    return _cost_sentences(report.cost, f"The engine chose to draft in {share:.0f} % of its cycles. Why: a cycle")
 
 
 def _cost_sentences(cost: CycleCost, subject: str) -> list[str]:
@@ -120,8 +129,8 @@ def _speed_table(report: DemoReport) -> Table:
     if report.total:
         total = (f"{report.total.ratio:.2f}", _interval(report.total), report.total_verdict)
         rows.append((ALL_PROMPTS, "", "", *total, f"{report.cost.tokens_per_cycle:.2f}"))
-    columns = ("prompt", "tok/s off", "tok/s on", "ratio", "interval", "verdict", "tokens/cycle")
-    title = f"How fast is it? (medians of {report.runs.plan.n_rounds} pairs)"
+    columns = ("prompt", "tok/s off", "tok/s on", "ratio", "interval", "verdict", "tok/cycle")
+    title = f"How fast is it? (medians of {report.runs.plan.n_rounds} pairs, {100 * report.coverage:.0f} % intervals)"
     return Table(title, columns, tuple(rows), has_total=report.total is not None)
 
 

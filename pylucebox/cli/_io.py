@@ -8,11 +8,23 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Protocol
 
-Progress = Callable[[str], None]
-"""Called after each unit of work, with a word on what it was."""
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+
+class Progress(Protocol):
+    """Shows how far a long piece of work has come."""
+
+    def __call__(self, what: str) -> None:
+        """Count one unit of work; `what` says what it was."""
+
+    def say(self, text: str) -> None:
+        """Print a line on standard output without disturbing the display."""
 
 
 def plain(value: object) -> object:
@@ -93,15 +105,22 @@ def progress(total: int, label: str) -> AbstractContextManager[Progress]:
 
 @contextmanager
 def _progress_lines(total: int, label: str) -> Iterator[Progress]:
-    done = 0
+    yield _Lines(total, label)
 
-    def advance(what: str) -> None:
-        nonlocal done
-        before, done = done, done + 1
-        if done * 10 // total > before * 10 // total:
-            note(f"{label}: {done} of {total} runs ({what})")
 
-    yield advance
+class _Lines:
+    def __init__(self, total: int, label: str) -> None:
+        self._total = total
+        self._label = label
+        self._done = 0
+
+    def __call__(self, what: str) -> None:
+        before, self._done = self._done, self._done + 1
+        if self._done * 10 // self._total > before * 10 // self._total:
+            note(f"{self._label}: {self._done} of {self._total} runs ({what})")
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
 
 
 @contextmanager
@@ -113,20 +132,35 @@ def _progress_bar(total: int, label: str) -> Iterator[Progress]:
         TextColumn,
         TimeRemainingColumn,
     )
-    from rich.progress import Progress as Bar  # noqa: PLC0415
+    from rich.progress import Progress as RichProgress  # noqa: PLC0415
 
-    columns = (
+    shown = RichProgress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[what]}", style="dim"),
+        console=Console(stderr=True),
+        transient=True,
+        # Drawn only between runs: a thread of its own would take time from the runs that are measured.
+        auto_refresh=False,
+        # rich would send standard output to the bar's console, that is, to standard error.
+        redirect_stdout=False,
+        redirect_stderr=False,
     )
-    # Drawn only between runs: rich's own refresh thread would take time from the runs being measured.
-    with Bar(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
-        task = bar.add_task(label, total=total, what="")
+    with shown:
+        yield _Bar(shown, shown.add_task(label, total=total, what=""))
 
-        def advance(what: str) -> None:
-            bar.update(task, advance=1, what=what, refresh=True)
 
-        yield advance
+class _Bar:
+    def __init__(self, shown: RichProgress, task: TaskID) -> None:
+        self._shown = shown
+        self._task = task
+
+    def __call__(self, what: str) -> None:
+        self._shown.update(self._task, advance=1, what=what, refresh=True)
+
+    def say(self, text: str) -> None:
+        self._shown.stop()  # takes the bar off the screen
+        print(text, flush=True)
+        self._shown.start()

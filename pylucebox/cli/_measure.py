@@ -16,6 +16,9 @@ from dataclasses import dataclass
 CONFIDENCE = 0.95
 """Least coverage aimed at by the intervals of this module."""
 
+MIN_PAIRS = 6
+"""Fewest pairs whose interval reaches `CONFIDENCE`: with 5 even the whole range covers only 1 - 2 / 2**5 = 94 %."""
+
 N_RESAMPLES = 4000
 """Resamples behind the noise floor; its own scatter is then well under a tenth of its value."""
 
@@ -77,8 +80,8 @@ class Estimate:
     low, high
         Ends of the interval, on the same scale.
     coverage
-        Probability with which such an interval contains the true median. It is at least `CONFIDENCE` from 6 pairs
-        on; with fewer pairs the interval spans all of them and covers less.
+        Probability with which such an interval contains the true median. It is at least `CONFIDENCE` from
+        `MIN_PAIRS` on; with fewer pairs the interval spans all of them and covers less.
     n_pairs
         Pairs used.
     """
@@ -201,10 +204,10 @@ def verdict(result: Estimate, floor: float) -> str:
     Returns
     -------
     str
-        ``"faster"`` or ``"slower"`` when the interval leaves out 1 and the effect is larger than the floor, else
-        ``"unresolved"``.
+        ``"faster"`` or ``"slower"`` when the interval covers `CONFIDENCE`, leaves out 1, and the effect is larger than
+        the floor; else ``"unresolved"``.
     """
-    if abs(math.log(result.ratio)) <= math.log1p(floor):
+    if result.coverage < CONFIDENCE or abs(math.log(result.ratio)) <= math.log1p(floor):
         return "unresolved"
     if result.low > 1.0:
         return "faster"

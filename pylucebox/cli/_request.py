@@ -23,13 +23,15 @@ _FILTERS = ("top_k", "top_p", "min_p")
 
 def engine_options(args: argparse.Namespace) -> EngineOptions:
     """Return the engine's options from the flags of `add_model` and `add_engine`."""
+    # The threads of a step wait for each other, which in a tiny model takes longer than the work they share.
+    n_threads = 1 if args.threads is None and args.model is None else args.threads
     return EngineOptions(
         model=args.model,
         mtp=args.mtp,
         verify_width=args.verify_width,
         spec=args.spec,
         n_ctx=args.n_ctx,
-        n_threads=args.threads,
+        n_threads=n_threads,
         device=args.device,
     )
 

@@ -51,7 +51,7 @@ def print_table(table: Table) -> None:
     from rich.table import Table as RichTable  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    drawn = RichTable(title=table.title, title_justify="left", box=box.SIMPLE_HEAD)
+    drawn = RichTable(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
     for index, heading in enumerate(table.columns):
         drawn.add_column(heading, justify="right" if index else "left", no_wrap=True)
     for index, row in enumerate(table.rows):

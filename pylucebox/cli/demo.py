@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 from pylucebox._build import recorded_build
@@ -62,7 +66,7 @@ def add_arguments(parser: Parser) -> None:
         type=whole(1, 1000),
         default=10,
         metavar="N",
-        help="pairs of runs per prompt, 1..1000; below 6 the intervals cover less than 95 %% (default: 10)",
+        help="pairs of runs per prompt, 1..1000; below 6 there is no verdict (default: 10)",
     )
     parser.add_argument(
         "--chart",
@@ -95,13 +99,15 @@ def run(args: argparse.Namespace, factory: EngineFactory) -> int:
         n_threads=args.threads or 1,
     )
     opened: dict[str, object] = {}
-
-    def announce(engine: EngineLike, noise: Noise) -> None:
-        opened.update(model=engine.info.name or Path(engine.info.path).stem, spec=engine.spec, sidecar=engine.sidecar)
-        if not args.json:
-            print(f"MTP on: {engine.spec.reason}\n{words.noise_sentence(noise)}\n", flush=True)
-
     with progress(plan.n_runs, "lucebox demo") as advance:
+
+        def announce(engine: EngineLike, noise: Noise) -> None:
+            name = engine.info.name or Path(engine.info.path).stem
+            opened.update(model=name, spec=engine.spec, sidecar=engine.sidecar)
+            if not args.json:
+                lines = [f"MTP on: {engine.spec.reason}", words.noise_sentence(noise)]
+                advance.say("\n".join([*_wrapped(lines), ""]))
+
         report = reports.report_on(measure(plan, factory, progress=advance, announce=announce))
     sentences = [words.identity_sentence(report), *words.summary_sentences(report)]
     written = _write_chart(chart_path, render_svg(reports.chart(report, str(opened["model"]), sentences)))
@@ -111,10 +117,18 @@ def run(args: argparse.Namespace, factory: EngineFactory) -> int:
     else:
         for table in words.tables(report):
             print_table(table)
-        print(*sentences, sep="\n")
+        print(*_wrapped(sentences), sep="\n")
         if written:
             print(f"chart: {written}")
     return 0 if report.runs.identical else 1
+
+
+def _wrapped(sentences: Sequence[str]) -> list[str]:
+    """Break sentences between words on a terminal; elsewhere each stays one line."""
+    if not sys.stdout.isatty():
+        return list(sentences)
+    columns = shutil.get_terminal_size().columns
+    return [line for sentence in sentences for line in textwrap.wrap(sentence, columns)]
 
 
 def _write_chart(path: Path | None, svg: str) -> str | None:

@@ -20,7 +20,7 @@ struct member {
     int32_t      max_tokens;
 };
 
-// Pairs that wait for the MTP block beyond this are computed at once, so that they never outgrow its batch.
+// A first draft step takes along up to this many pairs that waited; more are computed before it.
 const size_t MAX_WAITING = 2 * LUCEBOX_MAX_WIDTH;
 
 std::vector<member> collect(lucebox_session & s, const lucebox_cycle_request * requests,
@@ -167,7 +167,9 @@ void run_cycle(lucebox_session & s, std::vector<member> & members, lucebox_cycle
     for (const member & m : members) {
         if (m.state->use_mtp) {
             any_mtp = true;
-            if (s.drafter->waiting(m.seq).tokens.size() > MAX_WAITING) {
+            // who does not draft lets pairs pile up: they cost least in one wide batch, and nothing if it stays so
+            const size_t limit = m.width > 1 ? MAX_WAITING : s.params.n_ubatch;
+            if (s.drafter->waiting(m.seq).tokens.size() > limit) {
                 s.drafter->catch_up(m.seq, counts);
             }
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -50,5 +51,5 @@ def make_language(vocab: Vocabulary, rng: np.random.Generator) -> Language:
 
     runs = [list(raw) for raw in spelled]
     runs.append([*END_RUN.encode(), vocab.id_of("<|im_end|>")])
-    forced = tuple(pair for run in runs for pair in zip(run, run[1:], strict=False))
+    forced = tuple(pair for run in runs for pair in pairwise(run))
     return Language(ahead(1), ahead(_STRIDE), forced)

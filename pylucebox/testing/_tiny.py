@@ -1,66 +1,89 @@
 """Describe and write small random qwen4exp models.
 
-The files have every part of the architecture (gated delta net, attention with its index, n-gram embedding,
-hyper-connections, experts, draft block) at a size that is written in a fraction of a second.
+They have every part of the architecture (gated delta nets, attention with its index, n-gram embedding,
+hyper-connections, experts, draft block) and are written in a fraction of a second. What they say and how well they
+draft is made up in `pylucebox.testing._weights` and `pylucebox.testing._language`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
-import numpy as np
+from pylucebox._errors import InvalidArgumentError, StrPath
+from pylucebox.testing._gguf_writer import MetaValue, QuantizeRows, Tensor, encode, values_per_block, write_gguf
+from pylucebox.testing._metadata import ARCH, make_metadata
+from pylucebox.testing._vocab import byte_vocabulary
+from pylucebox.testing._weights import Array, WeightMaker
 
-from pylucebox.testing._gguf_writer import TENSOR_TYPES, MetaValue, QuantizeRows, Tensor, encode, write_gguf
-from pylucebox.testing._vocab import CHAT_TEMPLATE, Vocabulary, byte_vocabulary
-from pylucebox.testing._weights import WeightMaker
+__all__ = ["K_QUANT_SPEC", "TinyModelFiles", "TinySpec", "write_tiny_model"]
 
-ARCH = "qwen4exp"
+Kind = Literal["mixed", "agree", "random"]
+MtpPlace = Literal["in-file", "sidecar", "shared", "none"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TinySpec:
-    """What a small model looks like; equal specs give equal files.
+    """What a small model looks like. Equal specs give equal files.
 
-    The names of the sizes are those of llama.cpp's hyperparameters. With ``n_embd=256``, ``hc_low_rank=256``,
-    ``n_ff_exp=256`` and ``n_ff_shexp=256`` (see `TinySpec.k_quant`) nearly every matrix can hold any tensor type.
+    The sizes have the names of llama.cpp's hyperparameters.
 
     Attributes
     ----------
     name
         ``general.name`` of the files.
     seed
-        Seed of all weights.
+        Seed of all weights, from 0.
     kind
-        How the drafts relate to the trunk:
+        How the drafts relate to the trunk, for greedy sampling:
 
-        * ``"mixed"``: after each token the trunk picks one of two likely tokens by what came before, and the draft
-          block sees that history one token late, so drafts agree most of the time and every accepted length occurs;
-        * ``"agree"``: history hardly matters and nearly all drafts agree;
-        * ``"random"``: the trunk of ``"mixed"`` with a draft block that knows nothing, so nearly all drafts fail.
+        * ``"mixed"``: after each token the trunk picks one of two likely successors by what came before. The draft
+          block sees that one token late, so about three of four first drafts agree, deeper ones less often, and
+          every accepted length from 0 to 7 occurs;
+        * ``"agree"``: what came before hardly matters and nearly all drafts agree;
+        * ``"random"``: the trunk of ``"mixed"`` with a draft block that knows nothing, and nearly no draft agrees.
     mtp
-        Where the draft block is: ``"in-file"``; ``"sidecar"``, a file of its own with embedding and head;
-        ``"shared"``, a sidecar that borrows both from its trunk; ``"none"``.
+        Where the draft block is: ``"in-file"``; ``"sidecar"``, a file of its own with embedding and LM head;
+        ``"shared"``, a sidecar that borrows both from the model; ``"none"``.
     weight_type
-        ggml type of the matrices. Tensors of one dimension, norms, ``ffn_gate_inp``, ``ssm_conv1d``, ``ssm_a`` and
-        ``ssm_dt`` stay f32 as upstream's converter has them; a matrix whose rows are no whole number of blocks
-        becomes f16.
+        ggml type of the matrices. As upstream's converter has it, tensors of one dimension, norms, ``ffn_gate_inp``
+        and ``ssm_conv1d`` stay f32, and a matrix whose rows are no whole number of blocks becomes f16.
     vocab_multiple
-        The vocabulary (261 tokens) is padded with unused tokens to a multiple of this.
+        The vocabulary (256 bytes, 7 special tokens) is filled up with unused tokens to a multiple of this.
+    n_ctx_train
+        Context length the file states.
+    n_embd
+        Width of a stream, a multiple of 32.
+    n_layer
+        Blocks of the trunk.
+    full_attention_interval
+        Every so many blocks one has full attention, the others a gated delta net.
+    hc_count, hc_low_rank
+        Hyper-connections: number of streams, rank of a mixer.
+    n_head, n_head_kv, head_dim, n_rot
+        Attention: query heads, key heads, their width, how much of it is rotated (a multiple of 4).
+    indexer_n_head, indexer_head_dim, indexer_top_k, compress_ratio
+        Index of the attention: query heads, width, tokens kept, tokens per pooled key. Attention is sparse from
+        ``indexer_top_k + compress_ratio`` tokens on.
+    ssm_d_state, ssm_n_group, ssm_dt_rank, ssm_d_conv
+        Gated delta net: width of a head, key heads, value heads, taps of the convolution.
+    n_expert, n_expert_used, n_ff_exp, n_ff_shexp
+        Experts: number, how many a token uses, their width, width of the shared one.
     ple_layer
-        Trunk layer with the n-gram embedding (a linear-attention layer), or None for a model without.
+        Block with the n-gram embedding, one with a gated delta net; None for a model without.
+    ple_ngram_size, ple_heads_per_ngram, ple_conv_kernel
+        n-gram embedding: longest n-gram, table rows per n-gram length, taps of the convolution.
     ple_rows_per_head
-        Lower bound of the table rows of each n-gram head; the heads have distinct odd sizes from there.
+        Rows of the first head's part of the table; each further head has two more.
     """
 
     name: str = "tiny"
     seed: int = 0
-    kind: Literal["mixed", "agree", "random"] = "mixed"
-    mtp: Literal["in-file", "sidecar", "shared", "none"] = "in-file"
-    weight_type: str = "q8_0"
+    kind: Kind = "mixed"
+    mtp: MtpPlace = "in-file"
+    weight_type: str = "f32"
     vocab_multiple: int = 32
     n_ctx_train: int = 4096
     n_embd: int = 128
@@ -91,42 +114,44 @@ class TinySpec:
     ple_rows_per_head: int = 251
 
     def __post_init__(self) -> None:
-        """Check what the loader would refuse with less to go by.
+        """Refuse what the loader would refuse with less to go by.
 
         Raises
         ------
-        ValueError
-            If the sizes do not fit together or a choice is unknown.
+        InvalidArgumentError
+            The sizes do not fit together or a choice is unknown.
         """
-        rules = {
-            f"weight_type must be one of {', '.join(TENSOR_TYPES)}": self.weight_type in TENSOR_TYPES,
-            "kind must be mixed, agree or random": self.kind in ("mixed", "agree", "random"),
-            "mtp must be in-file, sidecar, shared or none": self.mtp in ("in-file", "sidecar", "shared", "none"),
-            "n_embd must be a multiple of 32": self.n_embd % 32 == 0,
-            "hc_count must be at least 2": self.hc_count >= 2,
-            "n_rot must be a multiple of 4 and at most head_dim and indexer_head_dim": self.n_rot % 4 == 0
-            and self.n_rot <= min(self.head_dim, self.indexer_head_dim),
-            "n_head_kv must divide n_head": self.n_head % self.n_head_kv == 0,
-            "ssm_n_group must divide ssm_dt_rank": self.ssm_dt_rank % self.ssm_n_group == 0,
-            "compress_ratio must be at least 2 and divide indexer_top_k": self.compress_ratio >= 2
-            and self.indexer_top_k % self.compress_ratio == 0,
-            "ple_layer must be a linear-attention layer": self.ple_layer is None
-            or (0 <= self.ple_layer < self.n_layer and not self.is_full_attention(self.ple_layer)),
-            "the n-gram heads must divide n_embd": self.n_embd % self.ple_n_heads == 0,
-        }
-        for rule, holds in rules.items():
-            if not holds:
-                msg = f"{rule}; see {self}"
-                raise ValueError(msg)
+        values_per_block(self.weight_type)
+        kinds, places = get_args(Kind), get_args(MtpPlace)
+        n_rot_max = min(self.head_dim, self.indexer_head_dim // 2)
+        linear = [layer for layer in range(self.n_layer) if not self.is_full_attention(layer)]
+        for argument, fits, allowed in (
+            ("seed", self.seed >= 0, "0 or more"),
+            ("kind", self.kind in kinds, f"one of {', '.join(kinds)}"),
+            ("mtp", self.mtp in places, f"one of {', '.join(places)}"),
+            ("n_embd", self.n_embd > 0 and self.n_embd % 32 == 0, "a multiple of 32"),
+            ("hc_count", self.hc_count > 1, "2 or more"),
+            ("n_head", self.n_head % self.n_head_kv == 0, f"a multiple of n_head_kv, {self.n_head_kv}"),
+            ("n_rot", self.n_rot % 4 == 0 and self.n_rot <= n_rot_max, f"a multiple of 4 up to {n_rot_max}"),
+            ("compress_ratio", self.compress_ratio > 1, "2 or more"),
+            ("indexer_top_k", self.indexer_top_k % self.compress_ratio == 0, "a multiple of compress_ratio"),
+            ("ssm_dt_rank", self.ssm_dt_rank % self.ssm_n_group == 0, "a multiple of ssm_n_group"),
+            ("n_expert_used", 0 < self.n_expert_used <= self.n_expert, f"1 to {self.n_expert}"),
+            ("ple_layer", self.ple_layer is None or self.ple_layer in linear, f"None or one of {linear}"),
+            ("ple_ngram_size", self.ple_ngram_size > 1, "2 or more"),
+            ("ple_heads_per_ngram", self.n_embd % self.ple_n_heads == 0, "a number of heads that divides n_embd"),
+        ):
+            if not fits:
+                raise InvalidArgumentError(argument=argument, value=getattr(self, argument), allowed=allowed)
 
     @property
     def ssm_d_inner(self) -> int:
-        """Width of the linear-attention values."""
+        """Width of all values of a gated delta net."""
         return self.ssm_d_state * self.ssm_dt_rank
 
     @property
     def ple_n_heads(self) -> int:
-        """Rows of the n-gram table gathered per token."""
+        """Rows of the n-gram table that one token gathers."""
         return (self.ple_ngram_size - 1) * self.ple_heads_per_ngram
 
     @property
@@ -136,12 +161,18 @@ class TinySpec:
 
     @property
     def ple_head_rows(self) -> tuple[int, ...]:
-        """Table rows of each n-gram head."""
+        """Rows of each head's part of the n-gram table."""
         return tuple(self.ple_rows_per_head + 2 * head for head in range(self.ple_n_heads))
 
     def is_full_attention(self, layer: int) -> bool:
-        """Tell whether a block has full attention; the draft block, at index `n_layer`, does."""
+        """Tell whether a block has full attention, as the draft block at index `n_layer` has."""
         return layer >= self.n_layer or (layer + 1) % self.full_attention_interval == 0
+
+
+K_QUANT_SPEC = TinySpec(n_embd=256, hc_low_rank=256, n_head=4, ssm_dt_rank=8, n_expert=4, n_ff_exp=256, n_ff_shexp=256)
+"""Rows of 256 in every matrix but the n-gram table and the n-gram convolution, so that any tensor type fits.
+
+Use it as ``dataclasses.replace(K_QUANT_SPEC, weight_type="q4_K")``."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +182,7 @@ class TinyModelFiles:
     Attributes
     ----------
     model
-        The trunk, with the draft block when that is in-file.
+        The model; it has the draft block inside if the spec says ``mtp="in-file"``.
     sidecar
         The draft block's own file, or None.
     """
@@ -161,117 +192,72 @@ class TinyModelFiles:
 
 
 def write_tiny_model(
-    path: str | Path,
+    path: StrPath,
     spec: TinySpec | None = None,
     *,
-    metadata: Mapping[str, MetaValue] | None = None,
+    extra_metadata: Mapping[str, MetaValue] | None = None,
     quantize: QuantizeRows | None = None,
 ) -> TinyModelFiles:
-    """Write a small random model."""
+    """Write a small random model, in place of files that are there.
+
+    Parameters
+    ----------
+    path
+        File of the model. A sidecar goes to ``MTP/mtp-<name of the file>`` beside it. Directories are made as needed.
+    spec
+        What to write; None takes ``TinySpec()``.
+    extra_metadata
+        Keys that every written file has besides its own, or in place of those of the same name.
+    quantize
+        Quantiser for types other than f32, f16, bf16 and q8_0; None takes that of the native library.
+
+    Raises
+    ------
+    InvalidArgumentError
+        GGUF cannot hold a value of `extra_metadata`, or the quantiser failed.
+    OSError
+        A file cannot be written.
+
+    Examples
+    --------
+    >>> files = write_tiny_model(tmp / "tiny.gguf", TinySpec(mtp="sidecar", weight_type="q8_0"))
+    >>> files.sidecar.name
+    'mtp-tiny.gguf'
+    """
     path = Path(path)
     spec = spec or TinySpec()
     vocab = byte_vocabulary(spec.vocab_multiple)
-    weights = WeightMaker(spec, vocab)
-    trunk = weights.trunk()
-    head = weights.draft_block() if spec.mtp != "none" else {}
+    maker = WeightMaker(spec, vocab)
 
-    def write(file: Path, arrays: Mapping[str, np.ndarray], meta: dict[str, MetaValue]) -> None:
-        tensors = []
-        for name, array in arrays.items():
-            kind = stored_type(name, array.shape, spec.weight_type)
-            tensors.append(Tensor(name, array.shape, kind, encode(array, kind, quantize)))
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_gguf(file, meta | dict(metadata or {}), tensors)
+    def write(target: Path, tensors: Mapping[str, Array], own: Mapping[str, MetaValue]) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        stored = [_store(name, values, spec.weight_type, quantize) for name, values in tensors.items()]
+        write_gguf(target, {**own, **(extra_metadata or {})}, stored)
 
+    trunk = maker.trunk()
     in_file = spec.mtp == "in-file"
-    write(path, trunk | head if in_file else trunk, model_metadata(spec, vocab, n_nextn=int(in_file)))
+    metadata = make_metadata(spec, vocab, has_trunk=True, has_draft_block=in_file)
+    write(path, trunk | maker.draft_block() if in_file else trunk, metadata)
     if spec.mtp not in ("sidecar", "shared"):
         return TinyModelFiles(path, None)
-    side = path.parent / "MTP" / f"mtp-{path.name}"
-    meta = model_metadata(spec, vocab, n_nextn=1)
-    meta = {k: v for k, v in meta.items() if ".ple." not in k and "per_layer_input" not in k}
+
+    sidecar = path.parent / "MTP" / f"mtp-{path.name}"
+    metadata = make_metadata(spec, vocab, has_trunk=False, has_draft_block=True)
     if spec.mtp == "shared":
-        meta[ARCH + ".nextn_shared_target_tensors"] = True
+        write(sidecar, maker.draft_block(), {**metadata, f"{ARCH}.nextn_shared_target_tensors": True})
     else:
-        head = {"token_embd.weight": trunk["token_embd.weight"], "output.weight": trunk["output.weight"]} | head
-    write(side, head, meta)
-    return TinyModelFiles(path, side)
+        tables = {name: trunk[name] for name in ("token_embd.weight", "output.weight")}
+        write(sidecar, tables | maker.draft_block(), metadata)
+    return TinyModelFiles(path, sidecar)
 
 
-def stored_type(name: str, shape: tuple[int, ...], weight_type: str) -> str:
-    """Type a tensor is stored as when the matrices of its model are `weight_type`."""
-    if len(shape) == 1 or name.endswith("_norm.weight") or not name.endswith(".weight"):
-        return "f32"
-    if "ffn_gate_inp" in name or "ssm_conv1d" in name:
-        return "f32"
-    return weight_type if shape[-1] % TENSOR_TYPES[weight_type].block == 0 else "f16"
-
-
-def model_metadata(spec: TinySpec, vocab: Vocabulary, *, n_nextn: int) -> dict[str, MetaValue]:
-    """Metadata."""
-    n_block = spec.n_layer + n_nextn
-    ratios = [spec.compress_ratio if spec.is_full_attention(il) else 0 for il in range(n_block)]
-    third = spec.n_rot // 2
-    a = (third + 2) // 3
-    values: dict[str, MetaValue] = {
-        "vocab_size": len(vocab.tokens),
-        "context_length": spec.n_ctx_train,
-        "embedding_length": spec.n_embd,
-        "block_count": n_block,
-        "attention.head_count": spec.n_head,
-        "attention.head_count_kv": spec.n_head_kv,
-        "attention.key_length": spec.head_dim,
-        "attention.value_length": spec.head_dim,
-        "attention.layer_norm_rms_epsilon": 1e-6,
-        "attention.indexer.head_count": spec.indexer_n_head,
-        "attention.indexer.key_length": spec.indexer_head_dim,
-        "attention.indexer.top_k": spec.indexer_top_k,
-        "attention.compress_ratios": np.asarray(ratios, np.int32),
-        "full_attention_interval": spec.full_attention_interval,
-        "rope.dimension_count": spec.n_rot,
-        "rope.dimension_sections": np.asarray([a, a, third - 2 * a, 0], np.int32),
-        "rope.freq_base": 1e7,
-        "ssm.conv_kernel": spec.ssm_d_conv,
-        "ssm.inner_size": spec.ssm_d_inner,
-        "ssm.state_size": spec.ssm_d_state,
-        "ssm.time_step_rank": spec.ssm_dt_rank,
-        "ssm.group_count": spec.ssm_n_group,
-        "hyper_connection.count": spec.hc_count,
-        "hyper_connection.low_rank": spec.hc_low_rank,
-        "expert_count": spec.n_expert,
-        "expert_used_count": spec.n_expert_used,
-        "expert_feed_forward_length": spec.n_ff_exp,
-        "expert_shared_feed_forward_length": spec.n_ff_shexp,
-    }
-    if n_nextn:
-        values["nextn_predict_layers"] = n_nextn
-    if spec.ple_layer is not None:
-        rng = np.random.default_rng([spec.seed, 5])
-        rows = np.asarray(spec.ple_head_rows, np.uint64)
-        values |= {
-            "ple.layers": np.asarray([spec.ple_layer], np.int32),
-            "ple.ngram_size": spec.ple_ngram_size,
-            "ple.heads_per_ngram": spec.ple_heads_per_ngram,
-            "ple.conv_kernel": spec.ple_conv_kernel,
-            "ple.eos_token_id": vocab.id_of("<|endoftext|>"),
-            "embedding_length_per_layer_input": spec.n_embd // spec.ple_n_heads,
-            "ple.layer_multipliers": rng.integers(1 << 44, 1 << 45, spec.ple_ngram_size, np.uint64) | np.uint64(1),
-            "ple.head_offsets": np.cumsum(rows) - rows,
-            "ple.head_vocab_sizes": rows,
-        }
-    general: dict[str, MetaValue] = {
-        "general.architecture": ARCH,
-        "general.name": spec.name,
-    }
-    tokenizer: dict[str, MetaValue] = {
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": "qwen35",
-        "tokenizer.ggml.tokens": vocab.tokens,
-        "tokenizer.ggml.token_type": vocab.types,
-        "tokenizer.ggml.merges": (),
-        "tokenizer.ggml.eos_token_id": vocab.id_of("<|im_end|>"),
-        "tokenizer.ggml.padding_token_id": vocab.id_of("<|endoftext|>"),
-        "tokenizer.ggml.add_bos_token": False,
-        "tokenizer.chat_template": CHAT_TEMPLATE,
-    }
-    return general | {f"{ARCH}.{k}": v for k, v in values.items()} | tokenizer
+def _store(name: str, values: Array, weight_type: str, quantize: QuantizeRows | None) -> Tensor:
+    """Encode a tensor in the type that upstream's converter would give it."""
+    kept = ("ffn_gate_inp.", "ffn_gate_inp_shexp.", "ssm_conv1d.")
+    if values.ndim == 1 or name.endswith("_norm.weight") or any(part in name for part in kept):
+        type_name = "f32"
+    elif values.shape[-1] % values_per_block(weight_type):
+        type_name = "f16"
+    else:
+        type_name = weight_type
+    return Tensor(name, values.shape, type_name, encode(values, type_name, quantize))

@@ -22,6 +22,8 @@ _SPECIAL: tuple[tuple[str, int], ...] = (
     ("<|im_end|>", CONTROL),
     ("<think>", USER_DEFINED),
     ("</think>", USER_DEFINED),
+    ("<tool_call>", USER_DEFINED),
+    ("</tool_call>", USER_DEFINED),
 )
 
 CHAT_TEMPLATE = """\
@@ -31,7 +33,7 @@ CHAT_TEMPLATE = """\
 {%- if first.role == 'system' -%}{{- first.content + '\\n\\n' -}}{%- endif -%}
 {{- 'Functions, one JSON description per line:\\n<tools>' -}}
 {%- for tool in tools -%}{{- '\\n' + (tool | tojson) -}}{%- endfor -%}
-{{- '\\n</tools>\\nA call is written as:\\n<tool_call>\\n{"name": "f", "arguments": {}}\\n</tool_call><|im_end|>\\n' -}}
+{{- '\\n</tools>\\nA call is written as:\\n<tool_call>{"name": "f", "arguments": {}}</tool_call><|im_end|>\\n' -}}
 {%- elif first.role == 'system' -%}
 {{- '<|im_start|>system\\n' + first.content + '<|im_end|>\\n' -}}
 {%- endif -%}
@@ -44,9 +46,9 @@ CHAT_TEMPLATE = """\
 {%- if message.content -%}{{- message.content -}}{%- endif -%}
 {%- for call in message.tool_calls or [] -%}
 {%- if not loop.first or message.content -%}{{- '\\n' -}}{%- endif -%}
-{{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' -}}
+{{- '<tool_call>{"name": "' + call.function.name + '", "arguments": ' -}}
 {{- call.function.arguments if call.function.arguments is string else (call.function.arguments | tojson) -}}
-{{- '}\\n</tool_call>' -}}
+{{- '}</tool_call>' -}}
 {%- endfor -%}
 {{- '<|im_end|>\\n' -}}
 {%- elif message.role == 'tool' -%}
@@ -58,7 +60,11 @@ CHAT_TEMPLATE = """\
 {%- if enable_thinking is defined and enable_thinking is false -%}{{- '<think>\\n\\n</think>\\n\\n' -}}{%- endif -%}
 {%- endif -%}
 """
-"""ChatML with thinking and tools. Like Qwen3, it closes an empty ``<think>`` only when thinking is switched off."""
+"""ChatML with thinking and tools.
+
+Like Qwen3's, it closes an empty ``<think>`` when thinking is switched off and writes nothing when it is on. No newline
+follows ``<tool_call>``: a bias on that one token is then enough to make a model call a tool under upstream's grammar.
+"""
 
 
 @dataclass(frozen=True)

@@ -58,9 +58,9 @@ class _Recipe:
 
 
 _RECIPES = {
-    "mixed": _Recipe(far=1.0, history=2.0, draft_knows=True),
+    "mixed": _Recipe(far=0.8, history=1.7, draft_knows=True),
     "agree": _Recipe(far=0.0, history=0.7, draft_knows=True),
-    "random": _Recipe(far=1.0, history=2.0, draft_knows=False),
+    "random": _Recipe(far=0.8, history=1.7, draft_knows=False),
 }
 
 
@@ -240,7 +240,11 @@ class WeightMaker:
         }
         if inject:
             name = prefix + "_inject.weight"
-            tensors[name] = self._matrix(name, (spec.hc_count, wide), 2.0)
+            rows = self._matrix(name, (spec.hc_count, wide), 2.0)
+            # streams differ in size, as the two readings of the draft block's hidden norm need to be told apart
+            lean = np.linspace(-1.5, 1.5, spec.hc_count, dtype=np.float32) / (self._n_bias * self._bias_level)
+            rows.reshape(spec.hc_count, spec.hc_count, spec.n_embd)[:, :, : self._n_bias] += lean[:, None, None]
+            tensors[name] = rows
         return tensors
 
     # ---- kinds of tensors
@@ -249,8 +253,8 @@ class WeightMaker:
         return np.random.default_rng([self._spec.seed, zlib.crc32(name.encode())])
 
     def _normal(self, name: str, shape: tuple[int, ...], deviation: float, mean: float = 0.0) -> Array:
-        noise = self._rng(name).standard_normal(shape, np.float32)
-        return noise * np.float32(deviation) + np.float32(mean)
+        values: Array = self._rng(name).standard_normal(shape, np.float32) * np.float32(deviation) + np.float32(mean)
+        return values
 
     def _matrix(self, name: str, shape: tuple[int, ...], gain: float = 1.0) -> Array:
         """Take inputs of root mean square 1 to outputs of root mean square `gain`."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pylucebox import ChatCompletion, Engine, SamplingParams
+from pylucebox import ChatCompletion, Engine, InvalidArgumentError, SamplingParams
 
 MESSAGES = [{"role": "user", "content": "What is two and three?"}]
 TOOL = {
@@ -17,7 +17,7 @@ TOOL = {
         "description": "Add two numbers.",
         "parameters": {
             "type": "object",
-            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+            "properties": {"a": {"enum": [1, 2, 3]}, "b": {"enum": [1, 2, 3]}},
             "required": ["a", "b"],
         },
     },
@@ -66,16 +66,20 @@ def test_schema_in_the_settings_does_the_same(demo: Engine) -> None:
 @pytest.mark.parametrize("width", [1, 4])
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "add"}}])
 def test_required_tool_is_called_with_arguments_of_its_schema(demo: Engine, choice: Any, width: int) -> None:
-    # The model is tiny: short numbers keep it from counting to the end of the budget.
-    function = {**TOOL["function"], "parameters": {**TOOL["function"]["parameters"]}}
-    function["parameters"]["properties"] = {name: {"enum": [1, 2, 3]} for name in ("a", "b")}
-    tools = [{"type": "function", "function": function}]
-    done = chat(demo, tools=tools, tool_choice=choice, verify_width=width)
+    # The template lets the model talk before the call, and this one would use up all its tokens: make it call at once.
+    (tag,) = demo.tokenize("<tool_call>")
+    sampling = SamplingParams(temperature=0, logit_bias={tag: 100.0})
+    done = chat(demo, tools=[TOOL], tool_choice=choice, verify_width=width, sampling=sampling)
     (call,) = done.message["tool_calls"]
     assert call["function"]["name"] == "add"
     arguments = json.loads(call["function"]["arguments"])
     assert set(arguments) == {"a", "b"}
     assert all(value in {1, 2, 3} for value in arguments.values())
+
+
+def test_tools_and_grammar_exclude_each_other(demo: Engine) -> None:
+    with pytest.raises(InvalidArgumentError):
+        chat(demo, tools=[TOOL], tool_choice="required", sampling=SamplingParams(grammar='root ::= "a"'))
 
 
 def test_tools_that_must_not_be_called_are_not(demo: Engine) -> None:

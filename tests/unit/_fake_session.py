@@ -132,7 +132,7 @@ class FakeSession:
         for sequence in self._sequences.values():
             sequence.rows = []
         results = [self._cycle(ask, width) for ask, width in zip(asks, widths, strict=True)]
-        return results, CycleTimes(30, 100, 5, 2, sum(widths), False)
+        return results, CycleTimes(30, 100, 5, 2, sum(widths), sum(widths), max(widths) - 1, False, False)
 
     def _widths(self, asks: Sequence[Ask]) -> list[int]:
         widths = []
@@ -172,7 +172,7 @@ class FakeSession:
         sequence.n_past += len(tokens)
         sequence.rows = tokens
         finish = self._finish(sequence, tokens[-1], finish)
-        return SeqCycle(ask.seq, list(tokens), len(drafts), n_accepted, finish, (0.5,) * len(drafts))
+        return SeqCycle(ask.seq, tuple(tokens), len(drafts), n_accepted, finish, (0.5,) * len(drafts))
 
     def _finish(self, sequence: _Sequence, last: int, finish: int) -> int:
         if last == EOG:

@@ -105,12 +105,11 @@ def mtp_block(block: int = N_TRUNK) -> dict[str, Sequence[int]]:
         "hc_attn_inject": [wide, N_STREAMS],
         "hc_ffn_inject": [wide, N_STREAMS],
     }
-    others = (
-        "attn_q attn_k attn_v attn_output attn_q_norm attn_k_norm indexer.q_proj indexer.k_proj indexer.q_norm "
-        "indexer.k_norm ffn_gate_inp ffn_gate_exps ffn_up_exps ffn_down_exps ffn_gate_inp_shexp ffn_gate_shexp "
-        "ffn_up_shexp ffn_down_shexp"
-    ).split()
-    named = mixers | rest | {name: [N_EMBD] for name in others}
+    attention = ["attn_q", "attn_k", "attn_v", "attn_output", "attn_q_norm", "attn_k_norm"]
+    indexer = [f"indexer.{name}" for name in ("q_proj", "k_proj", "q_norm", "k_norm")]
+    experts = [f"ffn_{name}" for name in ("gate_inp", "gate_exps", "up_exps", "down_exps")]
+    shared = [f"ffn_{name}_shexp" for name in ("gate_inp", "gate", "up", "down")]
+    named = mixers | rest | {name: [N_EMBD] for name in attention + indexer + experts + shared}
     return {f"blk.{block}.{name}.weight": shape for name, shape in named.items()}
 
 

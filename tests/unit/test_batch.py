@@ -9,11 +9,10 @@ from _fake_session import FakeSession, token_bytes
 
 from pylucebox._batch import run_many
 from pylucebox._errors import ClosedError
-from pylucebox._generate import Run, run_steps
+from pylucebox._generate import Run
 from pylucebox._request import Request, RequestRules
 from pylucebox._result import Completion
 from pylucebox._spec import spec_active
-from pylucebox._width import FixedWidth
 
 RULES = RequestRules(n_ctx=1024, verify_width=0, max_width=8, spec=spec_active("test"))
 PROMPTS = [b"a", b"bb", b"ccc", b"d" * 9, b"", b"e" * 4, b"f" * 30]
@@ -24,23 +23,23 @@ def reply(prompt: Sequence[int]) -> bytes:
     return bytes(prompt) * (len(prompt) % 5)
 
 
-def request(prompt: bytes) -> Request:
-    return RULES.request(b">" + prompt, max_tokens=60, stop=(), sampling=None, logprobs=2, verify_width=None)
+def request(prompt: bytes, width: int) -> Request:
+    return RULES.request(b">" + prompt, max_tokens=60, stop=(), sampling=None, logprobs=2, verify_width=width)
 
 
 def run_all(session: FakeSession, prompts: Sequence[bytes], width: int = 3) -> list[Completion]:
     def make(one: Request, seq: int) -> Run:
-        return Run(one, session, seq, token_bytes, FixedWidth(width))
+        return Run(one, session, seq, token_bytes)
 
-    return [run.completion() for run in run_many(session, [request(prompt) for prompt in prompts], make)]
+    return [run.completion() for run in run_many(session, [request(prompt, width) for prompt in prompts], make)]
 
 
 def one_by_one(prompts: Sequence[bytes]) -> list[Completion]:
     out = []
     for prompt in prompts:
         session = FakeSession(reply)
-        run = Run(request(prompt), session, 0, token_bytes, None)
-        list(run_steps(run, session))
+        run = Run(request(prompt, 1), session, 0, token_bytes)
+        run.drive()
         out.append(run.completion())
     return out
 

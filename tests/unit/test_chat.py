@@ -92,10 +92,9 @@ def test_messages_that_are_no_list_are_refused(messages: object) -> None:
     assert caught.value.argument == "messages"
 
 
-def test_grammar_and_schema_move_from_the_settings_into_the_request() -> None:
-    built, sampling = request(sampling=SamplingParams(grammar='root ::= "a"', seed=3))
-    assert built["grammar"] == 'root ::= "a"'
-    assert sampling == SamplingParams(seed=3)
+def test_schema_moves_from_the_settings_into_the_request_and_a_grammar_stays() -> None:
+    with_grammar = SamplingParams(grammar='root ::= "a"', seed=3)
+    assert request(sampling=with_grammar) == ({"messages": HELLO}, with_grammar)
     built, sampling = request(sampling=SamplingParams(json_schema={"type": "null"}, seed=3))
     assert json.loads(built["json_schema"]) == {"type": "null"}
     assert sampling == SamplingParams(seed=3)

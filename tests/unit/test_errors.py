@@ -83,14 +83,14 @@ def test_message_says_what_failed_what_was_seen_and_what_to_do(error: LuceboxErr
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=ids)
 def test_pickling_keeps_type_message_and_attributes(error: LuceboxError) -> None:
-    for copied in (pickle.loads(pickle.dumps(error)), copy.copy(error)):  # noqa: S301
+    for copied in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert type(copied) is type(error)
         assert str(copied) == str(error)
         assert vars(copied) == vars(error)
 
 
 def test_pickling_keeps_what_oserror_stores_outside_the_instance_dict() -> None:
-    copied = pickle.loads(pickle.dumps(ModelNotFoundError("cannot read", path="x.gguf")))  # noqa: S301
+    copied = pickle.loads(pickle.dumps(ModelNotFoundError("cannot read", path="x.gguf")))
     assert (copied.errno, copied.filename, copied.path) == (errno.ENOENT, "x.gguf", "x.gguf")
 
 
@@ -119,8 +119,6 @@ def test_value_whose_repr_fails_does_not_hide_the_error() -> None:
 
 
 def test_every_class_appears_in_the_drawn_tree_and_in_all() -> None:
-    classes = {
-        name for name, value in inspect.getmembers(_errors, inspect.isclass) if issubclass(value, LuceboxError)
-    }
+    classes = {name for name, value in inspect.getmembers(_errors, inspect.isclass) if issubclass(value, LuceboxError)}
     assert classes == set(_errors.__all__)
     assert all(name in (_errors.__doc__ or "") for name in classes)

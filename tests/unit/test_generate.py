@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from _fake_session import EOG, FakeSession, token_bytes
 
 from pylucebox._errors import ClosedError, InvalidArgumentError
-from pylucebox._generate import Run, run_steps
+from pylucebox._generate import Run
 from pylucebox._request import Request, RequestRules
 from pylucebox._result import Completion, Step
 from pylucebox._sampling import SamplingParams
 from pylucebox._spec import SpecReason, spec_active, spec_inactive
-from pylucebox._width import CycleContext, CycleObservation, FixedWidth, WidthPolicy
+from pylucebox._stats import RequestStats
+from pylucebox._width import CycleContext, CycleObservation, WidthPolicy
 
 REPLY = b"The quick brown fox jumps over the lazy dog, " * 2
 WIDTHS = range(1, 9)
@@ -27,24 +29,32 @@ PATTERNS: dict[str, Callable[[int], bool]] = {
 
 def make_request(**changes: Any) -> Request:
     options = {"max_tokens": 500, "stop": (), "sampling": None, "logprobs": None, "verify_width": None}
-    rules = RequestRules(n_ctx=1024, verify_width=0, max_width=8, spec=spec_active("test"))
+    rules = RequestRules(n_ctx=1024, verify_width=4, max_width=8, spec=spec_active("test"))
     return rules.request(changes.pop("prompt", b"hello"), **{**options, **changes})
 
 
-def run(
-    session: FakeSession, request: Request, width: int = 4, policy: WidthPolicy | None = None
-) -> tuple[list[Step], Completion]:
+def run(session: FakeSession, request: Request, policy: WidthPolicy | None = None) -> tuple[list[Step], Completion]:
+    """Stream a request, and make sure that it gives the same without steps."""
     session.clear(0)
-    policy = policy or (FixedWidth(width) if width > 1 else None)
     one = Run(request, session, 0, token_bytes, policy)
-    steps = list(run_steps(one, session))
-    return steps, one.completion()
+    steps = list(one.steps())
+    completion = one.completion()
+    if policy is None and completion.finish_reason != "cancelled":
+        session.clear(0)
+        quiet = Run(request, session, 0, token_bytes)
+        quiet.drive()
+        assert untimed(quiet.completion()) == untimed(completion)
+    return steps, completion
+
+
+def untimed(completion: Completion) -> Completion:
+    return replace(completion, stats=RequestStats())
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_width_gives_the_reply_up_to_its_end_token(width: int, pattern: str) -> None:
-    steps, completion = run(FakeSession(REPLY, holds=PATTERNS[pattern]), make_request(), width)
+    steps, completion = run(FakeSession(REPLY, holds=PATTERNS[pattern]), make_request(verify_width=width))
     assert completion.text == REPLY.decode()
     assert completion.token_ids == tuple(REPLY)
     assert completion.finish_reason == "stop"
@@ -55,7 +65,7 @@ def test_every_width_gives_the_reply_up_to_its_end_token(width: int, pattern: st
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_stop_string_inside_accepted_drafts_ends_text_and_tokens(width: int) -> None:
-    steps, completion = run(FakeSession(REPLY), make_request(stop="fox"), width)
+    steps, completion = run(FakeSession(REPLY), make_request(stop="fox", verify_width=width))
     assert completion.text == "The quick brown "
     assert bytes(completion.token_ids) == b"The quick brown fox"
     assert completion.finish_reason == "stop"
@@ -67,7 +77,7 @@ def test_stop_string_inside_accepted_drafts_ends_text_and_tokens(width: int) -> 
 @pytest.mark.parametrize("limit", range(1, 12))
 @pytest.mark.parametrize("width", WIDTHS)
 def test_limit_inside_accepted_drafts_gives_exactly_that_many_tokens(width: int, limit: int) -> None:
-    _, completion = run(FakeSession(REPLY), make_request(max_tokens=limit), width)
+    _, completion = run(FakeSession(REPLY), make_request(max_tokens=limit, verify_width=width))
     assert completion.token_ids == tuple(REPLY[:limit])
     assert completion.finish_reason == "length"
     assert completion.stats.completion_tokens == limit
@@ -75,16 +85,16 @@ def test_limit_inside_accepted_drafts_gives_exactly_that_many_tokens(width: int,
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_text_held_back_for_a_stop_string_is_given_out_at_the_end(width: int) -> None:
-    _, completion = run(FakeSession(b"ab END"), make_request(stop="ENDING"), width)
+    _, completion = run(FakeSession(b"ab END"), make_request(stop="ENDING", verify_width=width))
     assert completion.text == "ab END"
-    _, completion = run(FakeSession(b"ab ENDxxxx"), make_request(stop="ENDING", max_tokens=5), width)
+    _, completion = run(FakeSession(b"ab ENDxxxx"), make_request(stop="ENDING", max_tokens=5, verify_width=width))
     assert completion.text == "ab EN"
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_full_context_ends_with_its_own_reason(width: int) -> None:
     session = FakeSession(REPLY, n_ctx=20)
-    _, completion = run(session, make_request(prompt=b"0123456789"), width)
+    _, completion = run(session, make_request(prompt=b"0123456789", verify_width=width))
     assert completion.finish_reason == "context"
     assert completion.token_ids == tuple(REPLY[:11])
 
@@ -112,7 +122,9 @@ def test_end_token_is_not_among_the_tokens() -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_character_that_spans_cycles_is_not_split(width: int) -> None:
     text = "naïve 漢字 🙂 end"
-    steps, completion = run(FakeSession(text.encode(), holds=PATTERNS["two of three hold"]), make_request(), width)
+    steps, completion = run(
+        FakeSession(text.encode(), holds=PATTERNS["two of three hold"]), make_request(verify_width=width)
+    )
     assert completion.text == text
     assert all("\ufffd" not in step.text for step in steps)
 
@@ -123,7 +135,7 @@ def test_unfinished_character_shows_as_replacement_only_at_the_end() -> None:
 
 
 def test_from_draft_marks_the_accepted_drafts() -> None:
-    steps, _ = run(FakeSession(REPLY, holds=lambda n: n != 3), make_request(max_tokens=12), width=4)
+    steps, _ = run(FakeSession(REPLY, holds=lambda n: n != 3), make_request(max_tokens=12, verify_width=4))
     assert steps[0].from_draft == (False,)
     assert steps[1].token_ids == tuple(REPLY[1:4])
     assert steps[1].from_draft == (True, True, False)
@@ -132,9 +144,9 @@ def test_from_draft_marks_the_accepted_drafts() -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_logprobs_are_those_of_each_token_whatever_the_width(width: int) -> None:
-    request = make_request(logprobs=3, max_tokens=20)
-    steps, completion = run(FakeSession(REPLY, holds=PATTERNS["two of three hold"]), request, width)
-    _, plain = run(FakeSession(REPLY), request, 1)
+    request = make_request(logprobs=3, max_tokens=20, verify_width=width)
+    steps, completion = run(FakeSession(REPLY, holds=PATTERNS["two of three hold"]), request)
+    _, plain = run(FakeSession(REPLY), replace(request, verify_width=1))
     assert completion.logprobs == plain.logprobs
     assert completion.logprobs is not None
     assert [entry.token_id for entry in completion.logprobs] == list(completion.token_ids)
@@ -152,7 +164,7 @@ def test_no_logits_are_read_unless_asked_for(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_cycle_data_reach_step_and_stats() -> None:
-    steps, completion = run(FakeSession(REPLY, holds=lambda n: n != 3), make_request(max_tokens=8), width=4)
+    steps, completion = run(FakeSession(REPLY, holds=lambda n: n != 3), make_request(max_tokens=8, verify_width=4))
     assert steps[0].cycle is None
     info = steps[1].cycle
     assert info is not None
@@ -167,7 +179,7 @@ def test_cycle_data_reach_step_and_stats() -> None:
 
 def test_width_one_runs_without_policy_and_without_drafts() -> None:
     session = FakeSession(REPLY)
-    _, completion = run(session, make_request(verify_width=1, max_tokens=6), width=1)
+    _, completion = run(session, make_request(verify_width=1, max_tokens=6))
     assert completion.stats.num_drafts == 0
     assert {ask.width for asks in session.asked for ask in asks} == {1}
     assert completion.spec.reason_code is SpecReason.OFF_REQUESTED
@@ -223,8 +235,8 @@ def test_policy_that_chooses_an_impossible_width_is_named(width: int) -> None:
 
 def test_abort_between_cycles_ends_with_cancelled_and_keeps_the_text() -> None:
     session = FakeSession(REPLY)
-    one = Run(make_request(stop="quirk"), session, 0, token_bytes, FixedWidth(4))
-    steps = run_steps(one, session)
+    one = Run(make_request(stop="quirk", verify_width=4), session, 0, token_bytes)
+    steps = one.steps()
     seen = [next(steps), next(steps), next(steps)]
     session.abort()
     seen += list(steps)
@@ -245,14 +257,14 @@ def test_abort_during_the_prompt_gives_an_empty_cancelled_completion() -> None:
 
 def test_progress_that_returns_false_cancels() -> None:
     session = FakeSession(REPLY)
-    one = Run(make_request(), session, 0, token_bytes, None)
+    one = Run(make_request(), session, 0, token_bytes)
     one.start(progress=lambda _fraction: False)
     assert one.finish_reason == "cancelled"
 
 
 def test_close_while_streaming_raises_closed_error() -> None:
     session = FakeSession(REPLY)
-    steps = run_steps(Run(make_request(), session, 0, token_bytes, None), session)
+    steps = Run(make_request(), session, 0, token_bytes).steps()
     next(steps)
     session.close()
     with pytest.raises(ClosedError) as caught:
@@ -262,7 +274,7 @@ def test_close_while_streaming_raises_closed_error() -> None:
 
 def test_completion_of_a_run_that_goes_on_is_refused() -> None:
     session = FakeSession(REPLY)
-    one = Run(make_request(), session, 0, token_bytes, None)
+    one = Run(make_request(), session, 0, token_bytes)
     one.start()
     with pytest.raises(RuntimeError):
         one.completion()
@@ -281,4 +293,4 @@ def test_seed_is_reported_only_when_it_had_a_say() -> None:
 def test_bad_grammar_is_refused_before_anything_runs() -> None:
     session = FakeSession(REPLY, on_call=lambda name: pytest.fail(f"{name} was called"))
     with pytest.raises(InvalidArgumentError):
-        Run(make_request(sampling=SamplingParams(grammar="bad")), session, 0, token_bytes, None)
+        Run(make_request(sampling=SamplingParams(grammar="bad")), session, 0, token_bytes)

@@ -270,7 +270,7 @@ def test_file_of_other_width_is_declined(model: Path, key: str, n_embd: int, n_s
         "nextn.hc_head_up": [LOW_RANK, wide],
     }
     tensors = head(add={f"{name}.weight": shape for name, shape in shapes.items()})
-    changed = {"qwen4exp__embedding_length": n_embd, "qwen4exp__hyper_connection__count": n_streams}
+    changed: dict[str, Any] = {"qwen4exp__embedding_length": n_embd, "qwen4exp__hyper_connection__count": n_streams}
     path = write_sidecar(model.parent / "mtp-Name.gguf", tensors, **changed)
     with pytest.raises(SidecarMismatchError) as caught:
         find_sidecar(model, path)
@@ -379,7 +379,7 @@ def test_layouts_that_are_recognised_and_declined(model: Path, case: str) -> Non
 def test_numbers_of_blocks_that_would_stop_the_native_library_are_declined(
     model: Path, n_nextn: int, n_layer: int
 ) -> None:
-    changed = {"qwen4exp__nextn_predict_layers": n_nextn, "qwen4exp__block_count": n_layer}
+    changed: dict[str, Any] = {"qwen4exp__nextn_predict_layers": n_nextn, "qwen4exp__block_count": n_layer}
     write_sidecar(model.parent / "mtp-Name.gguf", **changed)
     verdict = find_sidecar(model)
     assert verdict.reason_code is SpecReason.SIDECAR_LAYOUT
@@ -510,7 +510,7 @@ def test_mtp_file_given_as_the_model_is_refused_with_advice(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("n_nextn", [2, 3])
 def test_model_whose_layers_are_all_mtp_is_refused(tmp_path: Path, n_nextn: int) -> None:
-    changed = {"qwen4exp__nextn_predict_layers": n_nextn, "qwen4exp__block_count": 2}
+    changed: dict[str, Any] = {"qwen4exp__nextn_predict_layers": n_nextn, "qwen4exp__block_count": 2}
     path = write_model(tmp_path / "Name.gguf", **changed)
     with pytest.raises(ModelFormatError):
         find_sidecar(path)
@@ -527,7 +527,7 @@ def test_verdict_goes_to_json(model: Path) -> None:
 
 
 def test_tokenizers_without_token_list_are_compared_by_size(tmp_path: Path) -> None:
-    no_list = {"tokenizer__ggml__tokens": None, "qwen4exp__vocab_size": 4}
+    no_list: dict[str, Any] = {"tokenizer__ggml__tokens": None, "qwen4exp__vocab_size": 4}
     model = write_model(tmp_path / "Name.gguf", **no_list)
     write_sidecar(tmp_path / "mtp-Name.gguf", **no_list)
     assert find_sidecar(model).accepted

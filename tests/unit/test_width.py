@@ -200,6 +200,17 @@ def test_engine_that_builds_a_graph_in_every_cycle_does_not_stall_the_warm_up() 
     assert run.widths[30:].count(8) > 0.8 * len(run.widths[30:])
 
 
+def test_engine_that_never_drafts_as_deep_as_asked_does_not_stall_the_choice() -> None:
+    policy = PlaceholderWidth()
+    policy.begin(1, 8)
+    asked = []
+    for _ in range(100):
+        asked.append(policy.choose(0, CycleContext(0, 0, 100, 8)))
+        width = min(asked[-1], 2)
+        policy.observe(0, CycleObservation(0, width, width - 1, 0, (), 0, DEAR[width - 1], 0, width, False))
+    assert asked[30:].count(1) > 60
+
+
 @pytest.mark.parametrize("max_width", range(1, 9))
 def test_limits_hold_for_every_widest_width(max_width: int) -> None:
     run = simulate(PlaceholderWidth(), always(0.9), FLAT, max_width=max_width, n_tokens=300)

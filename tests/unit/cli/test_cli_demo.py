@@ -6,6 +6,7 @@ import json
 import math
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,10 +107,28 @@ def test_even_full_acceptance_is_ruled_out_when_a_cycle_costs_more_than_its_widt
     assert "Even if every draft held, it would not" in " ".join(words.summary_sentences(report))
 
 
+def test_few_pairs_give_a_ratio_but_no_verdict(factory: Any, clock: Any) -> None:
+    report = measured(factory, clock, n_rounds=3)
+    assert report.total_verdict == "unresolved"
+    assert all(each.verdict == "unresolved" for each in report.prompts)
+    assert "too few to tell" in " ".join(words.summary_sentences(report))
+
+
 def test_adaptive_width_tells_how_often_it_drafted(factory: Any, clock: Any) -> None:
     text = " ".join(words.summary_sentences(measured(factory, clock, width=0)))
     assert "chose to draft in" in text
     assert f"width {runs.PROBE_WIDTH}" in text
+
+
+def test_an_engine_that_chose_never_to_draft_is_said_to(factory: Any, clock: Any) -> None:
+    def shun_drafts(engine: Any) -> None:
+        if engine.options.verify_width == 0:
+            engine.options = replace(engine.options, verify_width=1)
+
+    factory.adjust = shun_drafts
+    text = " ".join(words.summary_sentences(measured(factory, clock, width=0)))
+    assert "chose never to draft" in text
+    assert "No difference beyond the noise" in text
 
 
 def test_a_difference_in_any_run_is_found_with_its_index_and_states_no_speedup(factory: Any, clock: Any) -> None:

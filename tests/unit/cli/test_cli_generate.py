@@ -77,6 +77,15 @@ def test_the_built_in_model_is_the_default_and_excludes_another(lucebox: Lucebox
     assert lucebox("generate", "x", "--demo", "-m", "model.gguf") == 2
 
 
+def test_the_built_in_model_runs_on_one_thread_and_others_on_what_the_engine_chooses(
+    lucebox: Lucebox, factory: Any
+) -> None:
+    lucebox("generate", "x")
+    lucebox("generate", "x", "--threads", "2")
+    lucebox("generate", "x", "-m", "model.gguf")
+    assert [engine.options.n_threads for engine in factory.opened] == [1, 2, None]
+
+
 def test_decoding_is_greedy_unless_a_temperature_is_given(lucebox: Lucebox, factory: Any) -> None:
     lucebox("generate", "x")
     assert factory.opened[0].calls[0]["sampling"] is None

@@ -61,6 +61,13 @@ def test_interval_covers_the_median_of_a_skewed_distribution_as_often_as_it_says
     assert hits / n_trials == pytest.approx(coverage, abs=0.01)
 
 
+def test_from_the_stated_number_of_pairs_on_an_interval_reaches_the_stated_coverage() -> None:
+    coverages = {n: _measure.median_interval([0.0] * n)[2] for n in range(1, 30)}
+    assert [n for n, coverage in coverages.items() if coverage >= _measure.CONFIDENCE] == list(
+        range(_measure.MIN_PAIRS, 30)
+    )
+
+
 def test_one_wild_pair_does_not_move_the_ratio() -> None:
     steady = [math.log(1.2)] * 9
     assert _measure.estimate([*steady, math.log(50.0)]).ratio == pytest.approx(1.2)
@@ -97,9 +104,10 @@ def test_noise_floor_is_the_same_for_the_same_measurements() -> None:
         ([-0.09, -0.1, -0.11, -0.1, -0.09, -0.1], 0.02, "slower"),
         ([0.09, 0.1, 0.11, 0.1, 0.09, 0.1], 0.2, "unresolved"),
         ([-0.2, 0.3, 0.3, 0.3, 0.3, 0.3], 0.01, "unresolved"),
+        ([0.3, 0.3, 0.3, 0.3, 0.3], 0.01, "unresolved"),
     ],
 )
-def test_verdict_needs_an_interval_off_one_and_an_effect_above_the_noise(
+def test_verdict_needs_enough_pairs_an_interval_off_one_and_an_effect_above_the_noise(
     log_ratios: list[float], floor: float, expected: str
 ) -> None:
     assert _measure.verdict(_measure.estimate(log_ratios), floor) == expected
