@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict
 
@@ -189,63 +190,58 @@ def _response_schema(response_format: Mapping[str, Any] | None) -> str | None:
 def read_reply(model: ChatModel, rendered: Rendered, completion: Completion) -> ChatCompletion:
     """Return a completion together with the message in it.
 
-    A reply that was cut off, or that does not follow the template's form, is read as far as it goes.
+    A reply that was cut off, or that does not follow the template's form, is read as far as it goes; one that cannot be
+    read at all is content as it stands.
     """
-    parse = model.chat_parse
-    try:
-        message = parse(rendered.json, completion.text, is_partial=completion.finish_reason != "stop")
-    except InvalidArgumentError:
-        message = parse(rendered.json, completion.text, is_partial=True)
+    text = completion.text
+    message: dict[str, Any] | None = None
+    if completion.finish_reason == "stop":
+        message = _parsed(model, rendered, text, is_partial=False)
+    if message is None:
+        message = _parsed(model, rendered, text, is_partial=True)
     fields = {field.name: getattr(completion, field.name) for field in dataclasses.fields(Completion)}
-    return ChatCompletion(message=message, **fields)
+    return ChatCompletion(message=message or {"role": "assistant", "content": text}, **fields)
+
+
+def _parsed(model: ChatModel, rendered: Rendered, text: str, *, is_partial: bool) -> dict[str, Any] | None:
+    """Return the message in a text, or None if the template's parser cannot read it."""
+    try:
+        return model.chat_parse(rendered.json, text, is_partial=is_partial)
+    except InvalidArgumentError:
+        return None
 
 
 def chat_steps(
-    steps: Generator[Step, None, Completion],
-    read_partial: Callable[[str], Message],
-    read: Callable[[Completion], ChatCompletion],
+    steps: Generator[Step, None, Completion], model: ChatModel, rendered: Rendered
 ) -> Generator[ChatStep, None, ChatCompletion]:
     """Turn the steps of a generation into steps of a chat turn.
 
     Parameters
     ----------
     steps
-        The generation.
-    read_partial
-        Reads the message in the text so far.
-    read
-        Reads the message of the whole completion.
+        The generation; it is closed when the chat is.
+    model, rendered
+        What reads the reply.
     """
     text = ""
     told: dict[str, str] = {}
-    try:
+    with contextlib.closing(steps):
         step = next(steps)
         while step.finish_reason is None:
             text += step.text
-            yield _chat_step(step, _delta(read_partial(text), told) if step.text else {})
+            message = _parsed(model, rendered, text, is_partial=True) if step.text else None
+            yield _chat_step(step, _delta(message or {}, told))
             step = next(steps)
-        completion = yield from _finish(step, steps, told, read)
-    finally:
-        steps.close()
-    return completion
-
-
-def _finish(
-    step: Step,
-    steps: Generator[Step, None, Completion],
-    told: dict[str, str],
-    read: Callable[[Completion], ChatCompletion],
-) -> Generator[ChatStep, None, ChatCompletion]:
-    try:
-        next(steps)
-    except StopIteration as end:
-        completion = read(end.value)
-    else:
-        raise RuntimeError("a generation went on after its last step")
-    delta: dict[str, Any] = _delta(completion.message, told)
-    if completion.message.get("tool_calls"):
-        delta["tool_calls"] = completion.message["tool_calls"]
-    yield _chat_step(step, delta)
+        try:
+            next(steps)
+        except StopIteration as end:
+            completion = read_reply(model, rendered, end.value)
+        else:
+            raise RuntimeError("a generation went on after its last step")
+        delta = _delta(completion.message, told)
+        if completion.message.get("tool_calls"):
+            delta["tool_calls"] = completion.message["tool_calls"]
+        yield _chat_step(step, delta)
     return completion
 
 

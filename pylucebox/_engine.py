@@ -7,7 +7,7 @@ import functools
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from pylucebox._batch import run_many
 from pylucebox._chat import ChatOptions, ChatStep, Message, chat_request, chat_steps, read_reply, render
@@ -28,8 +28,6 @@ from pylucebox._width import PlaceholderWidth, WidthPolicy
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-_T = TypeVar("_T")
 
 Prompt = str | Sequence[int]
 Stop = str | Sequence[str]
@@ -290,10 +288,7 @@ class Engine:
             logprobs=logprobs,
             verify_width=verify_width,
         )
-        run = self._run(request)
-        with self._turn(request, [run], 1):
-            run.drive()
-        return run.completion()
+        return self._whole(request)
 
     def generate_many(
         self,
@@ -417,12 +412,9 @@ class Engine:
             chat_json=rendered.json,
             visible=rendered.visible,
         )
-        steps = chat_steps(
-            self._steps(request),
-            functools.partial(self._model.chat_parse, rendered.json, is_partial=True),
-            functools.partial(read_reply, self._model, rendered),
-        )
-        return steps if stream else _drain(steps)
+        if stream:
+            return chat_steps(self._steps(request), self._model, rendered)
+        return read_reply(self._model, rendered, self._whole(request))
 
     def cancel(self) -> None:
         """End the running generation with the reason ``"cancelled"``; does nothing when none runs. Any thread."""
@@ -444,11 +436,10 @@ class Engine:
     ) -> None:
         self.close()
 
-    def _tokens(self, prompt: Prompt) -> Sequence[int]:
+    def _tokens(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
             return self.tokenize(prompt, add_special=True)
-        self._model.checked_ids("prompt", prompt)
-        return prompt
+        return self._model.checked_ids("prompt", prompt)
 
     def _policy_of(self, request: Request) -> WidthPolicy | None:
         return self._policy if request.use_mtp and request.verify_width == 0 else None
@@ -475,6 +466,12 @@ class Engine:
                 for run in runs:
                     self._stats = self._stats.merge(run.stats())
 
+    def _whole(self, request: Request) -> Completion:
+        run = self._run(request)
+        with self._turn(request, [run], 1):
+            run.drive()
+        return run.completion()
+
     def _steps(self, request: Request) -> Generator[Step, None, Completion]:
         run = self._run(request)  # before the generator starts, so that what is wrong with it is raised by the call
         return self._stream(request, run)
@@ -483,13 +480,3 @@ class Engine:
         with self._turn(request, [run], 1):
             yield from run.steps()
         return run.completion()
-
-
-def _drain(steps: Generator[object, None, _T]) -> _T:
-    """Run a generator to its end and return its value."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            value: _T = end.value
-            return value

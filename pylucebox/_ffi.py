@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib.util
 import os
 import threading
 from collections.abc import Iterator
@@ -102,6 +101,8 @@ def _load() -> Native:
 
 def _import_extension(native_dir: Path) -> Any:
     """Import ``pylucebox._native`` from `native_dir`, which need not be the folder of the Python files."""
+    import importlib.util  # noqa: PLC0415 - slow, and not needed by those who only import the package
+
     name = "pylucebox._native"
     try:
         spec = PathFinder.find_spec(name, [str(native_dir)])
@@ -236,10 +237,12 @@ def failure(
 
 @contextlib.contextmanager
 def progress_callback(progress: Progress | None) -> Iterator[tuple[Any, Any]]:
-    """Yield the C function and its user data for `progress`; both are NULL for None."""
+    """Yield the C function and its user data that report to `progress`, or to nobody."""
     ffi, lib = native()
-    if progress is None:
-        yield ffi.NULL, ffi.NULL
-    else:
-        handle = ffi.new_handle(progress)  # lives as long as this frame
-        yield lib.lucebox_on_progress, handle
+    # Without anybody to report to it is still called: only then can Python run signal handlers during a long call.
+    handle = ffi.new_handle(progress or report_to_nobody)  # lives as long as this frame
+    yield lib.lucebox_on_progress, handle
+
+
+def report_to_nobody(_fraction: float) -> None:
+    """Do nothing."""

@@ -77,6 +77,7 @@ class Run:
         self._n_left = request.max_tokens
         self._prefill_ns = 0
         self._cycles: list[Cycle] = []
+        self._final_stats: RequestStats | None = None
 
     def start(self, progress: Progress | None = None) -> None:
         """Run the prompt and take the first token; a cancelled prompt ends the run."""
@@ -239,6 +240,8 @@ class Run:
 
     def stats(self) -> RequestStats:
         """Return the figures so far."""
+        if self._final_stats is not None:
+            return self._final_stats
         total = StatsAccumulator()
         if self._prefill_ns:
             total.add_prefill(n_tokens=len(self._request.prompt), wall_us=self._prefill_ns / 1000)
@@ -255,7 +258,10 @@ class Run:
                 graph_built=times.graph_built,
             )
         total.add_delivered(len(self._tokens))
-        return total.snapshot()
+        found = total.snapshot()
+        if self.finish_reason is not None:
+            self._final_stats = found
+        return found
 
     def completion(self) -> Completion:
         """Return the whole of a finished run."""

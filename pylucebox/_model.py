@@ -8,6 +8,7 @@ import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 from typing import Any, Literal
 
@@ -227,7 +228,7 @@ class Model:
         InvalidArgumentError
             An id is outside the vocabulary.
         """
-        tokens = self.checked_ids("ids", ids)
+        tokens = self._ffi.new("int32_t[]", self.checked_ids("ids", ids))
 
         def write(model: Any, buffer: Any, capacity: int, n_bytes: Any) -> int:
             status: int = self._lib.lucebox_detokenize(model, tokens, len(tokens), special, buffer, capacity, n_bytes)
@@ -260,25 +261,26 @@ class Model:
         _ffi.check(status, what)
         return bytes(self._ffi.buffer(buffer, found[0]))
 
-    def checked_ids(self, argument: str, ids: Sequence[int]) -> Any:
-        """Return `ids` as a native array.
+    def checked_ids(self, argument: str, ids: Sequence[int]) -> list[int]:
+        """Return `ids` as a list of plain integers.
 
         Raises
         ------
         InvalidArgumentError
-            They are not integers of the vocabulary.
+            They are not integers of the vocabulary. Bytes are refused: they are rather text than token ids.
         """
         last = self.info.n_vocab - 1
         allowed = f"token ids, integers from 0 to {last}"
         try:
-            values = list(ids)
-            array = self._ffi.new("int32_t[]", values)
-        except (TypeError, OverflowError) as error:
-            raise InvalidArgumentError(argument=argument, value=ids, allowed=allowed) from error
+            values = None if isinstance(ids, (bytes, bytearray)) else [index(token) for token in ids]
+        except TypeError:
+            values = None
+        if values is None:
+            raise InvalidArgumentError(argument=argument, value=ids, allowed=allowed)
         if values and not 0 <= min(values) <= max(values) <= last:
             wrong = next(token for token in values if not 0 <= token <= last)
             raise InvalidArgumentError(argument=argument, value=wrong, allowed=allowed)
-        return array
+        return values
 
     def is_eog(self, token: int) -> bool:
         """Whether the token ends a generation."""

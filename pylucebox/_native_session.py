@@ -188,7 +188,7 @@ class NativeSession:
         """
         ids = self._ffi.new("int32_t[]", tokens)
         out = self._ffi.new("int32_t[2]")
-        with _ffi.progress_callback(progress or _never_stop) as (callback, user_data):
+        with _ffi.progress_callback(progress) as (callback, user_data):
             status = self._calls.run(
                 self._lib.lucebox_session_prefill,
                 *(seq, ids, len(ids), sampler.release(), use_mtp, callback, user_data, out, out + 1),
@@ -370,10 +370,6 @@ def _layout(ffi: Any, name: str, skip: str = "") -> struct.Struct:
             text += f"{info.offset - end}x{length}{kinds[kind]}"
             end = info.offset + size
     return struct.Struct(f"{text}{ffi.sizeof(name) - end}x")
-
-
-def _never_stop(_fraction: float) -> None:
-    """Let Python run signal handlers between the parts of a long prompt."""
 
 
 class _Calls:

@@ -59,6 +59,9 @@ class _TensorType(NamedTuple):
 
 _TENSOR_TYPES = {name: _TensorType(number, *block) for number, (name, *block) in TENSOR_TYPES.items()}
 
+TYPE_NAMES = tuple(_TENSOR_TYPES)
+"""Names of the tensor types, as ggml has them."""
+
 
 @dataclass(frozen=True)
 class Tensor:
@@ -97,7 +100,7 @@ def values_per_block(type_name: str) -> int:
     """
     kind = _TENSOR_TYPES.get(type_name)
     if kind is None:
-        allowed = f"a ggml type, one of {', '.join(_TENSOR_TYPES)}"
+        allowed = f"one of {', '.join(TYPE_NAMES)}"
         raise InvalidArgumentError(argument="type_name", value=type_name, allowed=allowed)
     return kind.block
 
@@ -201,11 +204,10 @@ def _pack_value(key: str, value: MetaValue) -> bytes:
     if isinstance(value, (list, tuple)):
         head = struct.pack("<IIQ", _ARRAY, _STRING, len(value))
         return head + b"".join(_pack_string(item) for item in value)
-    try:
-        array = _typed(value)
-    except OverflowError as error:
+    if isinstance(value, int) and not 0 <= value < 1 << 32:
         allowed = "0 to 2**32 - 1; a numpy scalar for other integers"
-        raise InvalidArgumentError(argument=f"metadata[{key!r}]", value=value, allowed=allowed) from error
+        raise InvalidArgumentError(argument=f"metadata[{key!r}]", value=value, allowed=allowed)
+    array = _typed(value)
     type_id = _SCALAR_TYPES.get(array.dtype.name)
     if type_id is None or array.ndim > 1:
         allowed = f"text, texts, or numbers of {', '.join(_SCALAR_TYPES)} in at most one dimension"

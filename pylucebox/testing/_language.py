@@ -18,7 +18,6 @@ No other token leads here, so a completion ends by itself only after a prompt th
 
 _CHARACTERS = "\n" + "".join(map(chr, range(ord(" "), ord("~") + 1))) + "é€😀"
 
-
 # Both likely successors lie ahead on one ring of characters, so no text can fall into a loop of a few tokens.
 _STRIDE = 5
 

@@ -7,13 +7,22 @@ draft is made up in `pylucebox.testing._weights` and `pylucebox.testing._languag
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 from pylucebox._errors import InvalidArgumentError, StrPath
-from pylucebox.testing._gguf_writer import MetaValue, QuantizeRows, Tensor, encode, values_per_block, write_gguf
+from pylucebox.testing._gguf_writer import (
+    TYPE_NAMES,
+    MetaValue,
+    QuantizeRows,
+    Tensor,
+    encode,
+    values_per_block,
+    write_gguf,
+)
 from pylucebox.testing._metadata import ARCH, make_metadata
 from pylucebox.testing._vocab import byte_vocabulary
 from pylucebox.testing._weights import Array, WeightMaker
@@ -121,7 +130,10 @@ class TinySpec:
         InvalidArgumentError
             The sizes do not fit together or a choice is unknown.
         """
-        values_per_block(self.weight_type)
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int) and value < 1 and field.name not in ("seed", "ple_layer"):
+                raise InvalidArgumentError(argument=field.name, value=value, allowed="1 or more")
         kinds, places = get_args(Kind), get_args(MtpPlace)
         n_rot_max = min(self.head_dim, self.indexer_head_dim // 2)
         linear = [layer for layer in range(self.n_layer) if not self.is_full_attention(layer)]
@@ -129,17 +141,24 @@ class TinySpec:
             ("seed", self.seed >= 0, "0 or more"),
             ("kind", self.kind in kinds, f"one of {', '.join(kinds)}"),
             ("mtp", self.mtp in places, f"one of {', '.join(places)}"),
-            ("n_embd", self.n_embd > 0 and self.n_embd % 32 == 0, "a multiple of 32"),
+            ("weight_type", self.weight_type in TYPE_NAMES, f"one of {', '.join(TYPE_NAMES)}"),
+            ("n_layer", self.n_layer >= self.full_attention_interval, "full_attention_interval or more"),
+            ("full_attention_interval", self.full_attention_interval > 1, "2 or more"),
+            ("n_embd", self.n_embd % 32 == 0, "a multiple of 32"),
             ("hc_count", self.hc_count > 1, "2 or more"),
             ("n_head", self.n_head % self.n_head_kv == 0, f"a multiple of n_head_kv, {self.n_head_kv}"),
             ("n_rot", self.n_rot % 4 == 0 and self.n_rot <= n_rot_max, f"a multiple of 4 up to {n_rot_max}"),
             ("compress_ratio", self.compress_ratio > 1, "2 or more"),
             ("indexer_top_k", self.indexer_top_k % self.compress_ratio == 0, "a multiple of compress_ratio"),
             ("ssm_dt_rank", self.ssm_dt_rank % self.ssm_n_group == 0, "a multiple of ssm_n_group"),
-            ("n_expert_used", 0 < self.n_expert_used <= self.n_expert, f"1 to {self.n_expert}"),
+            ("n_expert_used", self.n_expert_used <= self.n_expert, f"1 to {self.n_expert}"),
             ("ple_layer", self.ple_layer is None or self.ple_layer in linear, f"None or one of {linear}"),
             ("ple_ngram_size", self.ple_ngram_size > 1, "2 or more"),
-            ("ple_heads_per_ngram", self.n_embd % self.ple_n_heads == 0, "a number of heads that divides n_embd"),
+            (
+                "ple_heads_per_ngram",
+                self.n_embd % max(self.ple_n_heads, 1) == 0,
+                "a number of heads that divides n_embd",
+            ),
         ):
             if not fits:
                 raise InvalidArgumentError(argument=argument, value=getattr(self, argument), allowed=allowed)

@@ -69,12 +69,17 @@ class WeightMaker:
 
     Every tensor has a random stream of its own, keyed by seed and name, so the trunk is the same whatever the draft
     block is.
+
+    Attributes
+    ----------
+    language
+        Which token follows which.
     """
 
     def __init__(self, spec: TinySpec, vocab: Vocabulary) -> None:
         self._spec = spec
         self._n_vocab = len(vocab.tokens)
-        self._language: Language = make_language(vocab, self._rng("language"))
+        self.language: Language = make_language(vocab, self._rng("language"))
         self._recipe = _RECIPES[spec.kind]
         self._n_bias = spec.n_embd // 32
         self._code = slice(self._n_bias, self._n_bias + spec.n_embd // 2)
@@ -141,12 +146,12 @@ class WeightMaker:
 
         rows = np.zeros((self._n_vocab, self._spec.n_embd), np.float32)
         rows[:, : self._n_bias] = _BARRED / bias
-        for pairs, strength in ((self._language.near, 1.0), (self._language.far, self._recipe.far)):
+        for pairs, strength in ((self.language.near, 1.0), (self.language.far, self._recipe.far)):
             for token, successor in pairs:
                 rows[successor, : self._n_bias] = 0
                 rows[successor, self._history] = history[successor]
                 rows[successor, self._code] += self._codes[token] * (strength * _LIKELY / code)
-        for token, successor in self._language.forced:
+        for token, successor in self.language.forced:
             rows[successor, : self._n_bias] = _HELD_BACK / bias
             rows[successor, self._code] = self._codes[token] * (_FORCED / code)
         return rows

@@ -88,7 +88,7 @@ def trace_text(model: Qwen4Exp, prompt: Prompt, kind: str, mode: str) -> Trace:
     """
     n = len(prompt.ids)
     ids = continue_text(model, torch.tensor(prompt.ids), N_STEPS + DEPTH, TEMPERATURES[kind], SEED)
-    ends = [i for i in range(n, len(ids)) if ids[i] in {END_OF_TEXT, IM_END}]
+    ends = [i for i, token in enumerate(ids.tolist()) if i >= n and token in {END_OF_TEXT, IM_END}]
     ids = ids[: ends[0] + 1] if ends else ids
     logits, wide = trunk_logits(model, ids)
     steps = range(max(0, len(ids) - n - DEPTH))

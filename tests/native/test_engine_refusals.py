@@ -44,6 +44,13 @@ def test_empty_prompt(engine: lb.Engine, prompt: Any) -> None:
     assert caught.value.argument == "prompt"
 
 
+@pytest.mark.parametrize("prompt", [b"bytes", 5, None, [[5]]])
+def test_prompt_that_is_neither_text_nor_token_ids(engine: lb.Engine, prompt: Any) -> None:
+    with pytest.raises(lb.InvalidArgumentError) as caught:
+        engine.generate(prompt)
+    assert caught.value.argument == "prompt"
+
+
 def test_prompt_longer_than_the_context(engine: lb.Engine) -> None:
     with pytest.raises(lb.ContextFullError) as caught:
         engine.generate([5] * 129)
@@ -165,10 +172,11 @@ def test_sidecar_of_another_model_by_name(two_models: tuple[Path, Path]) -> None
 
 
 def test_sidecar_of_another_model_found_beside_it_is_left_out_with_the_reason(
-    two_models: tuple[Path, Path], tmp_path: Path
+    two_models: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ours, theirs = (shutil.copy(path, tmp_path / path.name) for path in two_models)
     with lb.Engine(ours, n_threads=1) as engine:
+        assert [record.levelname for record in caplog.records if record.name == "pylucebox"] == ["WARNING"]
         assert engine.spec.reason_code is lb.SpecReason.SIDECAR_MISMATCH
         assert not engine.sidecar.accepted
         assert engine.generate("a", max_tokens=3, verify_width=4).spec == engine.spec

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import _thread
+import json
+import logging
 import signal
 import threading
 from collections.abc import Iterator
@@ -17,7 +19,7 @@ from pylucebox import (
     SamplingParams,
     SequenceStateError,
     Step,
-    _native_session,
+    _ffi,
 )
 from pylucebox._session import FINISH_CONTEXT, FINISH_EOG, FINISH_LIMIT, FINISH_NONE
 
@@ -168,7 +170,7 @@ def test_cancel_when_nothing_runs_does_nothing(engine: Engine) -> None:
 
 
 def test_cancel_during_the_prompt(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_native_session, "_never_stop", lambda _fraction: engine.cancel())
+    monkeypatch.setattr(_ffi, "report_to_nobody", lambda _fraction: engine.cancel())
     got = engine.generate([5] * 1200)
     assert (got.finish_reason, got.text, got.token_ids) == ("cancelled", "", ())
     monkeypatch.undo()
@@ -204,7 +206,7 @@ def test_close_while_a_stream_of_the_same_thread_is_open(engine: Engine) -> None
 
 
 def test_close_from_a_callback_inside_the_native_call(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_native_session, "_never_stop", lambda _fraction: engine.close())
+    monkeypatch.setattr(_ffi, "report_to_nobody", lambda _fraction: engine.close())
     with pytest.raises(ClosedError):
         engine.generate([5] * 1200)
 
@@ -255,11 +257,17 @@ def test_interrupt_during_cycles_leaves_the_engine_usable(engine: Engine, plain:
 def test_interrupt_during_the_prompt_leaves_the_engine_usable(
     engine: Engine, plain: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_native_session, "_never_stop", lambda _fraction: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(_ffi, "report_to_nobody", lambda _fraction: signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         engine.generate([5] * 1200)
     monkeypatch.undo()
     assert engine.generate(PROMPT, max_tokens=20).digest == plain.generate(PROMPT, max_tokens=20).digest
+
+
+def test_interrupt_while_the_model_loads(open_model: OpenEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_ffi, "report_to_nobody", lambda _fraction: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        open_model("built-in")
 
 
 def test_exception_of_the_load_callback_reaches_the_caller(open_model: OpenEngine) -> None:
@@ -268,6 +276,34 @@ def test_exception_of_the_load_callback_reaches_the_caller(open_model: OpenEngin
 
     with pytest.raises(RuntimeError, match="from the callback"):
         open_model("built-in", progress=fail)
+
+
+def test_interrupt_in_a_log_handler_reaches_the_caller(open_model: OpenEngine) -> None:
+    class Interrupting(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:  # noqa: ARG002
+            raise KeyboardInterrupt
+
+    logger = logging.getLogger("pylucebox.native")
+    handler, level = Interrupting(), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            open_model("built-in", mtp="off")
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+    open_model("built-in", mtp="off").close()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_schema_gives_json_whatever_the_width(demo: Engine, plain: Engine, width: int) -> None:
+    schema = {"type": "object", "properties": {"kind": {"enum": ["list", "tuple"]}}, "required": ["kind"]}
+    schema["additionalProperties"] = False
+    sampling = SamplingParams(temperature=0.8, seed=5, json_schema=schema)
+    got = demo.generate(PROMPT, max_tokens=60, sampling=sampling, verify_width=width)
+    assert json.loads(got.text)["kind"] in {"list", "tuple"}
+    assert got.token_ids == plain.generate(PROMPT, max_tokens=60, sampling=sampling).token_ids
 
 
 def test_load_progress_rises_to_one(open_model: OpenEngine) -> None:
@@ -298,8 +334,6 @@ def test_stats_of_requests_add_up(engine: Engine) -> None:
 
 
 def test_finish_numbers_are_the_native_ones() -> None:
-    from pylucebox import _ffi
-
     lib = _ffi.native().lib
     assert (FINISH_NONE, FINISH_EOG) == (lib.LUCEBOX_FINISH_NONE, lib.LUCEBOX_FINISH_EOG)
     assert (FINISH_LIMIT, FINISH_CONTEXT) == (lib.LUCEBOX_FINISH_LIMIT, lib.LUCEBOX_FINISH_CONTEXT)

@@ -133,7 +133,7 @@ def test_draft_of_a_cycle_is_the_draft_asked_for_beforehand(session: NativeSessi
     tokens, _ = session.draft(0, 7)
     (result,), _ = session.cycle([Ask(0, 8, 8)])
     n_accepted = result.n_accepted
-    assert result.tokens[:n_accepted] == tokens[:n_accepted]
+    assert list(result.tokens[:n_accepted]) == tokens[:n_accepted]
     if n_accepted < 7 and len(result.tokens) > n_accepted:
         assert result.tokens[n_accepted] != tokens[n_accepted]
 

@@ -106,7 +106,13 @@ def test_two_schemas_are_refused() -> None:
 
 
 class _Template:
-    """Prompt ``P``; a reply is reasoning up to ``|`` and content after it; a reply with ``!`` cannot be read whole."""
+    """Prompt ``P``; a reply is reasoning up to ``|`` and content after it.
+
+    A reply with ``!`` cannot be read whole, one with ``?`` cannot be read at all.
+    """
+
+    def __init__(self, read: Callable[[str], dict[str, Any]] | None = None) -> None:
+        self._read = read or by_bar
 
     def chat_render(self, request: Mapping[str, Any]) -> str:
         assert request["messages"]
@@ -119,10 +125,14 @@ class _Template:
 
     def chat_parse(self, render_json: str, text: str, *, is_partial: bool) -> dict[str, Any]:
         assert render_json == "{}"
-        if "!" in text and not is_partial:
-            raise InvalidArgumentError(argument="reply", value=text, allowed="no !")
-        before, bar, after = text.partition("|")
-        return {"role": "assistant", "reasoning_content": before, "content": after if bar else None}
+        if "?" in text or ("!" in text and not is_partial):
+            raise InvalidArgumentError(argument="reply", value=text, allowed="another text")
+        return {"role": "assistant", **self._read(text)}
+
+
+def by_bar(text: str) -> dict[str, Any]:
+    before, bar, after = text.partition("|")
+    return {"reasoning_content": before, "content": after if bar else None}
 
 
 def test_rendering_gives_prompt_stops_and_the_control_tokens_to_show() -> None:
@@ -142,7 +152,14 @@ def test_reply_that_cannot_be_read_whole_is_read_as_far_as_it_goes(text: str, re
     assert reply.text == text
 
 
-def stream(texts: list[str], read: Callable[[str], Mapping[str, Any]]) -> tuple[list[ChatStep], ChatCompletion]:
+def test_reply_that_cannot_be_read_at_all_is_content_as_it_stands() -> None:
+    reply = read_reply(_Template(), RENDERED, completion("what?"))
+    assert reply.message == {"role": "assistant", "content": "what?"}
+
+
+def stream(
+    texts: list[str], read: Callable[[str], dict[str, Any]] | None = None
+) -> tuple[list[ChatStep], ChatCompletion]:
     whole = completion("".join(texts))
 
     def steps() -> Generator[Step, None, Completion]:
@@ -151,12 +168,8 @@ def stream(texts: list[str], read: Callable[[str], Mapping[str, Any]]) -> tuple[
         yield Step(text=texts[-1], token_ids=(1,), finish_reason="stop")
         return whole
 
-    def read_all(done: Completion) -> ChatCompletion:
-        fields = {name: getattr(done, name) for name in Completion.__dataclass_fields__}
-        return ChatCompletion(message=dict(read(done.text)), **fields)
-
     out: list[ChatStep] = []
-    generation = chat_steps(steps(), read, read_all)
+    generation = chat_steps(steps(), _Template(read), RENDERED)
     while True:
         try:
             out.append(next(generation))
@@ -164,13 +177,8 @@ def stream(texts: list[str], read: Callable[[str], Mapping[str, Any]]) -> tuple[
             return out, end.value
 
 
-def by_bar(text: str) -> dict[str, Any]:
-    before, bar, after = text.partition("|")
-    return {"reasoning_content": before, "content": after if bar else None}
-
-
 def test_deltas_joined_are_the_message() -> None:
-    steps, done = stream(["thi", "nk|s", "", "ay", "."], by_bar)
+    steps, done = stream(["thi", "nk|s", "", "ay", "."])
     assert "".join(step.delta.get("reasoning_content", "") for step in steps) == "think"
     assert "".join(step.delta.get("content", "") for step in steps) == "say."
     assert [step.text for step in steps] == ["thi", "nk|s", "", "ay", "."]
@@ -181,6 +189,11 @@ def test_text_that_a_later_reading_takes_back_is_not_told_twice() -> None:
     readings = {"a": "a", "ab": "ab<", "abc": "ab", "abcd": "abcd"}
     steps, _ = stream(["a", "b", "c", "d"], lambda text: {"content": readings[text]})
     assert [step.delta for step in steps] == [{"content": "a"}, {"content": "b<"}, {}, {}]
+
+
+def test_text_that_cannot_be_read_yet_waits() -> None:
+    steps, _ = stream(["a|b?", "c", "d"], lambda text: {"content": text})
+    assert [step.delta for step in steps] == [{}, {}, {"content": "a|b?cd"}]
 
 
 def test_tool_calls_come_whole_with_the_last_step() -> None:
@@ -200,10 +213,7 @@ def test_closing_the_chat_closes_the_generation() -> None:
         finally:
             closed.append(True)
 
-    def never(_done: Completion) -> ChatCompletion:
-        raise AssertionError
-
-    chat = chat_steps(steps(), by_bar, never)
+    chat = chat_steps(steps(), _Template(), RENDERED)
     next(chat)
     chat.close()
     assert closed == [True]

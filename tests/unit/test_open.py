@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from pylucebox._errors import InvalidArgumentError
-from pylucebox._open import EngineOptions
+from pylucebox._errors import CancelledError, InvalidArgumentError, OutOfMemoryError, SpecUnavailableError
+from pylucebox._open import EngineOptions, _or_without_mtp
+from pylucebox._spec import SpecReason, spec_active
 
 VALID: dict[str, Any] = {
     "model": "m.gguf",
@@ -77,3 +78,75 @@ def test_engine_width_bounds_what_requests_may_ask_for(verify_width: int, bound:
 @pytest.mark.parametrize("mtp", ["off", False, Path("mtp.gguf"), "mtp.gguf"])
 def test_every_form_of_mtp_is_accepted(mtp: object) -> None:
     assert EngineOptions(**{**VALID, "mtp": mtp}).mtp == mtp
+
+
+class _Thing:
+    def __init__(self) -> None:
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class _Openers:
+    """Opens a thing with and without MTP block; either may fail."""
+
+    def __init__(self, with_mtp: Exception | None = None, alone: Exception | None = None) -> None:
+        self.errors = {"with": with_mtp, "alone": alone}
+        self.opened: list[_Thing] = []
+
+    def open(self, how: str) -> _Thing:
+        error = self.errors[how]
+        if error is not None:
+            raise error
+        self.opened.append(_Thing())
+        return self.opened[-1]
+
+    def run(self, spec: str = "auto") -> Any:
+        options = EngineOptions(**{**VALID, "spec": spec})
+        return _or_without_mtp(
+            options,
+            spec_active("test"),
+            lambda: self.open("with"),
+            lambda: self.open("alone"),
+            SpecReason.CONTEXT_FAILED,
+        )
+
+
+def test_mtp_block_that_opens_is_used() -> None:
+    openers = _Openers(alone=AssertionError())
+    _, spec = openers.run()
+    assert spec == spec_active("test")
+
+
+def test_failure_of_the_mtp_block_alone_is_a_reason_and_no_error() -> None:
+    openers = _Openers(with_mtp=OutOfMemoryError("no room for the block"))
+    opened, spec = openers.run()
+    assert not opened.closed
+    assert (spec.requested, spec.effective, spec.reason_code) == (True, False, SpecReason.CONTEXT_FAILED)
+    assert "no room for the block" in spec.reason
+
+
+def test_failure_that_is_not_the_block_s_is_raised_as_it_is_without_it() -> None:
+    model_fault = InvalidArgumentError(argument="n_ctx", value=1, allowed="more")
+    openers = _Openers(with_mtp=OutOfMemoryError("no room"), alone=model_fault)
+    with pytest.raises(InvalidArgumentError) as caught:
+        openers.run("require")
+    assert caught.value is model_fault
+
+
+def test_failure_of_a_required_block_is_refused_with_its_cause_and_leaves_nothing_open() -> None:
+    cause = OutOfMemoryError("no room for the block")
+    openers = _Openers(with_mtp=cause)
+    with pytest.raises(SpecUnavailableError) as caught:
+        openers.run("require")
+    assert caught.value.reason_code == "context-failed"
+    assert caught.value.__cause__ is cause
+    assert [thing.closed for thing in openers.opened] == [True]
+
+
+def test_cancelled_load_is_not_tried_again() -> None:
+    openers = _Openers(with_mtp=CancelledError("stopped"))
+    with pytest.raises(CancelledError):
+        openers.run()
+    assert openers.opened == []
