@@ -187,6 +187,9 @@ class Run:
     def _read(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         """Add the text of `tokens`, and return them up to the one that completes a stop string."""
         push, token_bytes = self._assembler.push, self._token_bytes
+        if not self._request.stop:
+            self._texts.append(push(b"".join(map(token_bytes, tokens))))
+            return tokens
         text = ""
         for index, token in enumerate(tokens):
             text += push(token_bytes(token))

@@ -17,10 +17,10 @@ from pylucebox._model import Model, ModelOptions
 from pylucebox._native_session import NativeSession, SessionOptions
 from pylucebox._sampling import SamplingParams
 from pylucebox._session import Ask
-from pylucebox.testing import TinyModelFiles, TinySpec, write_tiny_model
+from pylucebox.testing import K_QUANT_SPEC, TinyModelFiles, write_tiny_model
 
-# Rows of 256 values, so that every type is really used; random weights, so that no value is a round number.
-WIDE = TinySpec(n_embd=256, hc_low_rank=256, n_ff_exp=256, n_ff_shexp=256, kind="mixed")
+# Its rows hold whole blocks of every type, so that each type is really used.
+WIDE = K_QUANT_SPEC
 WEIGHT_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_K", "q6_K", "iq4_nl", "iq4_xs")
 OPTIONS = SessionOptions(
     n_ctx=1024,

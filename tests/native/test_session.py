@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -203,3 +204,29 @@ def test_callback_cannot_use_the_session_that_called_it(session: NativeSession) 
     sampler = session.open_sampler(GREEDY, None)
     with pytest.raises(SequenceStateError):
         session.prefill(0, PROMPT, sampler, use_mtp=True, progress=misuse)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+@pytest.mark.parametrize("widths", [(2, 2, 2), (2, 3, 3), (3, 2, 3), (3, 3, 2), (1, 3, 4), (4, 1, 3)])
+def test_rollback_is_exact_whatever_the_order_of_prompts_and_the_widths(
+    model: Model, order: tuple[int, ...], widths: tuple[int, ...]
+) -> None:
+    prompts = [[*PROMPT, *(PROMPT[:seq])] for seq in range(3)]
+    settings = [SamplingParams(temperature=1.5, seed=seq) for seq in range(3)]
+    session = NativeSession(model, replace(OPTIONS, n_seq=3))
+    for seq in order:
+        session.prefill(seq, prompts[seq], session.open_sampler(settings[seq], None), use_mtp=True)
+    tokens: list[list[int]] = [[], [], []]
+    n_rejected = [0, 0, 0]
+    for _ in range(8):
+        results, _times = session.cycle([Ask(seq, widths[seq], 100) for seq in range(3)])
+        for result in results:
+            tokens[result.seq] += result.tokens
+            n_rejected[result.seq] += result.n_drafted - result.n_accepted
+    session.clear(0)
+    for seq in range(3):
+        session.clear(0)
+        session.prefill(0, prompts[seq], session.open_sampler(settings[seq], None), use_mtp=False)
+        assert tokens[seq] == go_on(session, len(tokens[seq]), 1)
+    session.close()
+    assert sum(n_rejected) > 0
