@@ -51,7 +51,14 @@ class Native(NamedTuple):
     lib: Any
 
 
+class _Quoted(threading.local):
+    """Number of the last log line that an error of this thread has quoted, so that the next one does not again."""
+
+    line = 0
+
+
 pending: dict[int, BaseException] = {}
+_quoted = _Quoted()
 """What a callback raised and has not been raised again yet, by thread."""
 
 _load_lock = threading.Lock()
@@ -208,7 +215,8 @@ def failure(
     """Return the exception for a native status other than success, with the native text and log lines."""
     ffi, lib = native()
     seen = string(ffi, lib.lucebox_last_error())
-    log = native_log.tail()
+    log = native_log.tail(after=_quoted.line)
+    _quoted.line = native_log.mark()
     plain: dict[int, type[LuceboxError]] = {
         lib.LUCEBOX_ERR_MEMORY: OutOfMemoryError,
         lib.LUCEBOX_ERR_CANCELLED: CancelledError,
