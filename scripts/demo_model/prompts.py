@@ -30,7 +30,7 @@ def chat_text(messages: list[dict[str, str]], *, enable_thinking: bool) -> str:
     return text + "<|im_start|>assistant\n<think>\n" + ("" if enable_thinking else "\n</think>\n\n")
 
 
-def load_prompts(path: Path, checkpoint: Path) -> list[Prompt]:
+def load_prompts(path: Path, tokenizer: Tokenizer) -> list[Prompt]:
     """Read a file of prompts.
 
     Parameters
@@ -38,15 +38,14 @@ def load_prompts(path: Path, checkpoint: Path) -> list[Prompt]:
     path
         JSON file ``{name: {"text": ...}}`` or ``{name: {"messages": [...], "enable_thinking": ...}}``; ``"category"``
         is optional.
-    checkpoint
-        Checkpoint folder, for its tokenizer.
+    tokenizer
+        The demo model's.
 
     Returns
     -------
     list of Prompt
         In the order of the file.
     """
-    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
     prompts = []
     for name, entry in json.loads(path.read_text(encoding="utf-8")).items():
         text = entry.get("text")

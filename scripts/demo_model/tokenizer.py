@@ -6,6 +6,9 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from pylucebox._gguf import read_file
+from pylucebox._gguf_parse import ArraySpan
+
 from .config import MAX_POSITION
 
 N_BPE = 4032  # 256 bytes and the merges, ids 0..4031; low ids are frequent
@@ -26,6 +29,29 @@ PRE_TOKENIZER = (
 CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 
 
+def _byte_level(model: models.BPE) -> Tokenizer:
+    """Put what surrounds the merges around them, all but the special tokens."""
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.NFC()
+    byte_level = {"add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PRE_TOKENIZER), behavior="isolated", invert=False),
+            pre_tokenizers.ByteLevel(**byte_level),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel(**byte_level)
+    tokenizer.post_processor = processors.ByteLevel(**byte_level)
+    return tokenizer
+
+
+def _add_special(tokenizer: Tokenizer) -> None:
+    """Append the special tokens, one at a time, so that the ids follow the order of `SPECIAL`."""
+    for name in SPECIAL:
+        token = AddedToken(name, normalized=False, special=name not in VISIBLE)
+        (tokenizer.add_tokens if name in VISIBLE else tokenizer.add_special_tokens)([token])
+
+
 def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
     """Learn the merges from texts and append the special tokens.
 
@@ -44,26 +70,45 @@ def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
     ValueError
         If the texts are too few for 4,032 tokens.
     """
-    tokenizer = Tokenizer(models.BPE(byte_fallback=False))
-    tokenizer.normalizer = normalizers.NFC()
-    byte_level = {"add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PRE_TOKENIZER), behavior="isolated", invert=False),
-            pre_tokenizers.ByteLevel(**byte_level),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel(**byte_level)
-    tokenizer.post_processor = processors.ByteLevel(**byte_level)
+    tokenizer = _byte_level(models.BPE(byte_fallback=False))
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=N_BPE, initial_alphabet=alphabet, special_tokens=[], show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() != N_BPE:
         raise ValueError(f"the texts gave {tokenizer.get_vocab_size()} tokens instead of {N_BPE}: use more text")
-    # one at a time, so that the ids follow the order of SPECIAL
-    for name in SPECIAL:
-        token = AddedToken(name, normalized=False, special=name not in VISIBLE)
-        (tokenizer.add_tokens if name in VISIBLE else tokenizer.add_special_tokens)([token])
+    _add_special(tokenizer)
+    return tokenizer
+
+
+def tokenizer_of_gguf(path: Path) -> Tokenizer:
+    """Build the tokenizer from what a GGUF file of the demo model holds of it.
+
+    Parameters
+    ----------
+    path
+        The trunk's or the MTP block's file.
+
+    Returns
+    -------
+    Tokenizer
+        The one that the file was converted with.
+    """
+    file = read_file(path)
+
+    def strings(key: str) -> list[str]:
+        span = file.metadata[key]
+        assert isinstance(span, ArraySpan)
+        data, at, out = path.read_bytes(), span.offset, []
+        for _ in range(span.length):
+            end = at + 8 + int.from_bytes(data[at : at + 8], "little")
+            out.append(data[at + 8 : end].decode())
+            at = end
+        return out
+
+    vocabulary = {token: i for i, token in enumerate(strings("tokenizer.ggml.tokens")[:N_BPE])}
+    merges = [tuple(merge.split(" ")) for merge in strings("tokenizer.ggml.merges")]
+    tokenizer = _byte_level(models.BPE(vocab=vocabulary, merges=merges, byte_fallback=False))
+    _add_special(tokenizer)
     return tokenizer
 
 
