@@ -6,30 +6,35 @@ read ``ids[: n_prompt + j]``, its last token is ``ids[n_prompt + j]``, and the d
 holds, per text and step,
 
 * ``draft_tokens`` and ``top1_probability``: the chain, and its largest softmax values over the whole vocabulary;
-* ``trunk_argmax``: what the trunk says after the last token, that is the token a greedy engine would sample there.
+* ``trunk_argmax``: what the trunk says after the last token, that is the token a greedy engine would sample there;
+* ``near_ties``: ``[step, depth, gap]`` where the two best logits of a draft are less than `NEAR_TIE` apart, or those of
+  the trunk (depth 0).
 
-``--hidden-norm`` and ``--mode`` show what the other readings of the model would accept. The committed file has the
-defaults.
+The weights are those of the shipped GGUF files. ``--hidden-norm`` and ``--mode`` show what the other readings of the
+model would accept. The committed file has the defaults.
 
-    python -m scripts.demo_model.acceptance --checkpoint CHECKPOINT
+    python -m scripts.demo_model.acceptance
 """
 
 import argparse
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from .checkpoint import load_checkpoint
 from .config import END_OF_TEXT, IM_END
-from .inference import MODES, continue_text, draft_chain, trunk_logits
+from .from_gguf import DEMO_MTP, DEMO_TRUNK, load_gguf
+from .inference import MODES, Drafts, continue_text, draft_chain, trunk_logits
 from .model import Qwen4Exp
-from .prompts import Prompt, load_prompts
+from .prompts import PROMPTS_FILE, Prompt, load_prompts
+from .tokenizer import tokenizer_of_gguf
 
 DEPTH, N_STEPS, SEED = 7, 48, 3
+NEAR_TIE = 0.02
 TEMPERATURES = {"greedy": 0.0, "sampled": 1.0}
 HERE = Path(__file__).resolve()
 
@@ -50,6 +55,8 @@ class Trace:
         The trunk's choice after each step's last token, ``(steps,)``.
     draft_tokens, top1_probability
         The chain of each step, ``(steps, 7)``.
+    near_ties
+        Step, depth and gap of close choices.
     """
 
     name: str
@@ -59,12 +66,22 @@ class Trace:
     trunk_argmax: list[int]
     draft_tokens: list[list[int]]
     top1_probability: list[list[float]]
+    near_ties: list[tuple[int, int, float]]
 
     def match_lengths(self) -> Iterator[int]:
         """Give for each step the number of drafts that equal the text before the first that does not."""
         for step, drafts in enumerate(self.draft_tokens):
             text = self.ids[self.n_prompt + step + 1 :]
             yield next((i for i, (a, b) in enumerate(zip(drafts, text, strict=False)) if a != b), DEPTH)
+
+
+def near_ties(trunk: Tensor, chains: Sequence[Drafts]) -> Iterator[tuple[int, int, float]]:
+    """Find the close choices of the trunk, logits ``(steps, vocab)``, and of the chains."""
+    for step, (row, chain) in enumerate(zip(trunk, chains, strict=True)):
+        best = torch.cat((row[None], chain.logits)).topk(2).values
+        for depth, gap in enumerate((best[:, 0] - best[:, 1]).tolist()):
+            if gap < NEAR_TIE:
+                yield step, depth, round(gap, 6)
 
 
 def trace_text(model: Qwen4Exp, prompt: Prompt, kind: str, mode: str) -> Trace:
@@ -101,6 +118,7 @@ def trace_text(model: Qwen4Exp, prompt: Prompt, kind: str, mode: str) -> Trace:
         trunk_argmax=[int(logits[n + j].argmax()) for j in steps],
         draft_tokens=[chain.tokens.tolist() for chain in chains],
         top1_probability=[[round(p, 4) for p in c.logits.softmax(-1).amax(-1).tolist()] for c in chains],
+        near_ties=list(near_ties(logits[n : n + len(chains)], chains)),
     )
 
 
@@ -141,18 +159,13 @@ def write_traces(traces: list[Trace], out: Path, settings: dict[str, str]) -> No
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checkpoint", type=Path, required=True, help="folder written by export.py")
+    parser.add_argument("--trunk", type=Path, default=DEMO_TRUNK, help="GGUF file (default: the built-in model's)")
+    parser.add_argument("--mtp", type=Path, default=DEMO_MTP, help="its sidecar (default: the built-in model's)")
     parser.add_argument(
         "--out",
         type=Path,
         default=HERE.parents[2] / "tests" / "data" / "acceptance_reference.json",
         help="file to write (default: tests/data/acceptance_reference.json)",
-    )
-    parser.add_argument(
-        "--prompts",
-        type=Path,
-        default=HERE.with_name("prompts.json"),
-        help="file of prompts (default: prompts.json beside this script)",
     )
     parser.add_argument("--mode", choices=MODES, default="qsa", help="attention of the MTP block (default: qsa)")
     parser.add_argument(
@@ -164,11 +177,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    model = load_checkpoint(args.checkpoint)
-    if args.hidden_norm == "per-stream":
-        model.mtp.pre_fc_norm_hidden.group = model.config.hidden_size
+    model = load_gguf(args.trunk, args.mtp)
+    model.mtp.normalise_streams(args.hidden_norm == "per-stream")
     traces = []
-    for prompt in load_prompts(args.prompts, args.checkpoint):
+    for prompt in load_prompts(PROMPTS_FILE, tokenizer_of_gguf(args.trunk)):
         traces += [trace_text(model, prompt, kind, args.mode) for kind in TEMPERATURES]
         print(f"{prompt.name}: {[len(trace.draft_tokens) for trace in traces[-2:]]} steps", flush=True)
     write_traces(traces, args.out, {"mode": args.mode, "hidden_norm": args.hidden_norm})

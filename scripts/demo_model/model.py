@@ -123,6 +123,10 @@ class MtpBlock(nn.Module):
         self.layers = nn.ModuleList([Layer(config, attention=True)])
         self.hyper_connection_mixer = GatedResidual(config, injects=False)
 
+    def normalise_streams(self, separately: bool) -> None:
+        """Normalise each residual stream by itself, which the model was not trained for, or all together."""
+        self.pre_fc_norm_hidden.group = self.config.hidden_size if separately else None
+
     def fuse(self, embedding: Tensor, wide: Tensor) -> Tensor:
         """Join token embeddings ``(..., hidden)`` and residuals ``(..., wide)`` to the block's own residual."""
         e = self.fc_embedding(self.pre_fc_norm_embedding(embedding))

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+PROMPTS_FILE = Path(__file__).with_name("prompts.json")
+
 
 @dataclass(frozen=True)
 class Prompt:
