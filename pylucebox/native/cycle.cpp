@@ -162,6 +162,7 @@ void roll_back(lucebox_session & s, const member & m) {
 void run_cycle(lucebox_session & s, std::vector<member> & members, lucebox_cycle_stats & stats) {
     draft_counts  counts;
     const int64_t start = ggml_time_us();
+    s.use_threads(s.params.n_threads); // a verify step is a decode step, however many rows it has
 
     bool any_mtp = false;
     for (const member & m : members) {

@@ -153,6 +153,7 @@ void prefill(lucebox_session & s, int32_t seq, const int32_t * tokens, size_t n_
              lucebox_progress_callback progress, void * user_data) {
     seq_state & state = s.at(seq);
     s.want_wide_state(state.use_mtp);
+    s.use_threads(s.params.n_threads_batch);
 
     // The last token runs alone. With MTP the trunk's last layer computes every row, without it only the rows that
     // give logits; alone the row has the same company, hence the same bits, either way.
@@ -225,10 +226,25 @@ void lucebox_session::want_wide_state(bool want) {
     }
 }
 
+void lucebox_session::use_threads(int32_t n_wide) {
+    if (n_wide == n_wide_threads) {
+        return; // the setter logs
+    }
+    n_wide_threads = n_wide;
+    llama_set_n_threads(ctx.get(), params.n_threads, n_wide);
+    if (drafter) {
+        llama_set_n_threads(drafter->context(), params.n_threads, n_wide);
+    }
+}
+
 void lucebox_session::run_trunk() {
     // the rows of earlier calls are gone with this one
     for (seq_state & state : seqs) {
         state.n_rows = 0;
+    }
+    // back ends other than the CPU do not look at the abort callback
+    if (abort.load()) {
+        fail(LUCEBOX_ERR_CANCELLED, "the computation was cancelled");
     }
     const log_capture capture;
     const int32_t     status = llama_process(ctx.get(), LLAMA_PROCESS_TYPE_DECODE, batch.get());

@@ -36,6 +36,7 @@ struct lucebox_session {
     common_batch                          batch;
     std::vector<lucebox::seq_state>       seqs;
     bool                                  wide_state = false; // the trunk hands out its wide state
+    int32_t                               n_wide_threads = 0; // of batches with several tokens, as last set
 
     lucebox::seq_state & at(int32_t seq);
     const lucebox::seq_state & at(int32_t seq) const;
@@ -45,6 +46,9 @@ struct lucebox_session {
 
     // The trunk hands out its wide state only while a sequence uses it.
     void want_wide_state(bool want);
+
+    // Threads of batches with several tokens; those with one always take n_threads.
+    void use_threads(int32_t n_wide);
 
     // Runs `batch` through the trunk. Throws; sequences in the batch are then in an unknown state.
     void run_trunk();
