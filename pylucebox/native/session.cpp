@@ -52,7 +52,7 @@ llama_context_params context_params(lucebox_session & s) {
     const lucebox_session_params & p = s.params;
 
     llama_context_params c = llama_context_default_params();
-    c.n_ctx                = p.n_ctx * p.n_seq;
+    c.n_ctx                = GGML_PAD(p.n_ctx, 256) * p.n_seq; // upstream rounds up to this, with a warning
     c.n_seq_max            = p.n_seq;
     c.n_ubatch             = p.n_ubatch;
     c.n_batch              = std::max<uint32_t>(p.n_ubatch, p.n_seq * LUCEBOX_MAX_WIDTH);

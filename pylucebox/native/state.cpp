@@ -6,7 +6,7 @@ namespace lucebox {
 namespace {
 
 const uint32_t STATE_MAGIC   = 0x5342584c; // "LXBS"
-const uint32_t STATE_VERSION = 1;
+const uint32_t STATE_VERSION = 2;
 
 struct state_header {
     uint32_t magic;
@@ -19,7 +19,27 @@ struct state_header {
     uint32_t n_vocab;
     uint64_t trunk_bytes;
     uint64_t mtp_bytes;
+    uint64_t checksum; // of everything else
 };
+
+// Bytes that come back changed must not reach readers that trust them. Not against forgery.
+uint64_t checksum_of(uint64_t sum, const uint8_t * bytes, size_t n) {
+    for (; n > 0;) {
+        uint64_t     word = 0;
+        const size_t m    = std::min(n, sizeof(word));
+        std::memcpy(&word, bytes, m);
+        sum = (sum ^ word) * 0x9fb21c651e98df25u; // odd, so that no bit is lost
+        sum ^= sum >> 29;
+        bytes += m;
+        n -= m;
+    }
+    return sum;
+}
+
+uint64_t checksum_of(state_header h, const void * body, size_t n_body) {
+    h.checksum = 0x9e3779b97f4a7c15u;
+    return checksum_of(checksum_of(h.checksum, (const uint8_t *) &h, sizeof(h)), (const uint8_t *) body, n_body);
+}
 
 class writer {
   public:
@@ -145,8 +165,8 @@ using namespace lucebox;
 lucebox_status lucebox_session_state_save(lucebox_session * session, int32_t seq, void * bytes, size_t capacity,
                                           size_t * out_bytes) {
     return guarded([&] {
-        const state_header h = make_header(*session, seq);
-        *out_bytes           = total_bytes(h);
+        state_header h = make_header(*session, seq);
+        *out_bytes     = total_bytes(h);
         if (bytes == nullptr) {
             return;
         }
@@ -162,6 +182,8 @@ lucebox_status lucebox_session_state_save(lucebox_session * session, int32_t seq
         if (h.mtp_bytes > 0) {
             get_state(session->drafter->context(), out, h.mtp_bytes, seq);
         }
+        h.checksum = checksum_of(h, (const uint8_t *) bytes + sizeof(h), total_bytes(h) - sizeof(h));
+        std::memcpy(bytes, &h, sizeof(h));
     });
 }
 
@@ -176,6 +198,9 @@ lucebox_status lucebox_session_state_load(lucebox_session * session, int32_t seq
         state_header h;
         std::memcpy(&h, in.take(sizeof(h)), sizeof(h));
         check_header(*session, h, in.rest());
+        if (checksum_of(h, (const uint8_t *) bytes + sizeof(h), in.rest()) != h.checksum) {
+            fail(LUCEBOX_ERR_ARGUMENT, "the saved state is damaged: its checksum does not match");
+        }
         session->clear(seq);
         seq_state & state = session->at(seq);
         try {

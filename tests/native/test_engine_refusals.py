@@ -83,6 +83,14 @@ def test_bad_grammar(engine: lb.Engine, grammar: str) -> None:
         assert caught.value.argument == "sampling"
 
 
+def test_grammar_that_leaves_no_token_fails_the_request_alone(engine: lb.Engine) -> None:
+    """The class after the letter is empty, so nothing may follow it, not even the end."""
+    sampling = lb.SamplingParams(grammar='root ::= "a" [z-a]', temperature=1.0, seed=1)
+    with pytest.raises(lb.DecodeError):
+        engine.generate(PROMPT, sampling=sampling)
+    assert engine.generate(PROMPT, max_tokens=3).token_ids
+
+
 def test_schema_that_cannot_become_a_grammar(engine: lb.Engine) -> None:
     with pytest.raises(lb.InvalidArgumentError) as caught:
         engine.generate(PROMPT, sampling=lb.SamplingParams(json_schema={"$ref": "#/nowhere"}))

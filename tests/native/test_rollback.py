@@ -23,8 +23,9 @@ OPTIONS = SessionOptions(
     cache_type_k="f16",
     cache_type_v="f16",
 )
-# struct state_header of state.cpp: magic, version, n_past, last, use_mtp, n_waiting, n_embd_out, n_vocab, two sizes
-HEADER = struct.Struct("<IIiiIIIIQQ")
+# struct state_header of state.cpp: magic, version, n_past, last, use_mtp, n_waiting, n_embd_out, n_vocab, two sizes,
+# checksum
+HEADER = struct.Struct("<IIiiIIIIQQQ")
 
 
 @pytest.fixture(scope="module", params=["mixed", "random"])
@@ -36,7 +37,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def trunk_state(state: bytes) -> bytes:
     """Return attention, index and pooled keys, and recurrent states, without what belongs to the MTP block."""
-    *_, n_waiting, n_embd_out, _, trunk_bytes, _ = HEADER.unpack_from(state)
+    *_, n_waiting, n_embd_out, _, trunk_bytes, _, _ = HEADER.unpack_from(state)
     begin = HEADER.size + n_waiting * (8 + 4 * n_embd_out)
     return state[begin : begin + trunk_bytes]
 

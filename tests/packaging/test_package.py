@@ -39,7 +39,8 @@ def test_libraries_find_each_other_whatever_the_environment_says(tmp_path: Path)
         "print(json.dumps(sorted({l.split()[-1] for l in maps.splitlines() if 'libllama' in l or 'libggml' in l})))"
     )
     env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(pylucebox.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    call = [sys.executable, "-c", code]
+    done = subprocess.run(call, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
     loaded = [Path(path) for path in json.loads(done.stdout)]
     assert loaded
     assert {path.parent for path in loaded} == {find_native_dir() / "lib"}
