@@ -34,7 +34,7 @@ from .prompts import PROMPTS_FILE, Prompt, load_prompts
 from .tokenizer import tokenizer_of_gguf
 
 DEPTH, N_STEPS, SEED = 7, 48, 3
-NEAR_TIE = 0.02
+NEAR_TIE = 1e-3
 TEMPERATURES = {"greedy": 0.0, "sampled": 1.0}
 HERE = Path(__file__).resolve()
 

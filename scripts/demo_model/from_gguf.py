@@ -2,8 +2,14 @@
 
 So the reference runs on exactly the weights that a file holds, rounded as they are. It takes nothing but numbers from
 the file: names, layout and arithmetic are those of `model.Qwen4Exp`.
+
+As a command it compares files with the checkpoint they were made from. Those of ``convert.py --outtype f32`` must agree
+but for the logarithm of the decay and for gains so close to 1 that the 1 swallows their last bits.
+
+    python -m scripts.demo_model.from_gguf --checkpoint CHECKPOINT --trunk TRUNK --mtp MTP
 """
 
+import argparse
 from pathlib import Path
 
 import torch
@@ -12,6 +18,7 @@ from torch import Tensor
 from pylucebox._gguf import read_file
 from pylucebox.testing import read_f32
 
+from .checkpoint import load_checkpoint
 from .config import ModelConfig
 from .model import Qwen4Exp
 
@@ -186,3 +193,26 @@ def load_gguf(trunk: Path = DEMO_TRUNK, mtp: Path = DEMO_MTP) -> Qwen4Exp:
     model = Qwen4Exp(config)
     model.load_state_dict(state)
     return model.eval()
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checkpoint", type=Path, required=True, help="folder written by export.py")
+    parser.add_argument("--trunk", type=Path, default=DEMO_TRUNK, help="GGUF file (default: the built-in model's)")
+    parser.add_argument("--mtp", type=Path, default=DEMO_MTP, help="its sidecar (default: the built-in model's)")
+    args = parser.parse_args()
+    expected = load_checkpoint(args.checkpoint).state_dict()
+    found = load_gguf(args.trunk, args.mtp).state_dict()
+    differences = {
+        name: (found[name] - tensor).abs().max().item()
+        for name, tensor in expected.items()
+        if not torch.equal(found[name], tensor)
+    }
+    for name, difference in differences.items():
+        print(f"{name}: off by {difference:.2g} at most")
+    print(f"{len(expected) - len(differences)} of {len(expected)} tensors are equal, bit by bit")
+
+
+if __name__ == "__main__":
+    main()

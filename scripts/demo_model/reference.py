@@ -25,7 +25,7 @@ from .model import Qwen4Exp
 from .prompts import PROMPTS_FILE, load_prompts
 from .tokenizer import tokenizer_of_gguf
 
-# one of each kind, and two so long that the budget of sparse attention, 128 tokens and the tail, does not hold them
+# of most kinds, and two so long that the budget of sparse attention, 128 tokens and the tail, does not hold them
 PROMPTS = ("code-1", "code-2", "code-3", "prose-1", "counting-1", "json-1", "edit-1", "chat-1")
 N_ROWS, N_GREEDY, DEPTH = 2, 24, 7
 NORMS = ("full", "per_stream")

@@ -42,7 +42,7 @@ def force_along(pair: Pair, *, cache_type: str) -> Iterator[Choices]:
         for step in range(len(text["draft_tokens"])):
             session.force(0, ids[n_prompt + step])
             choices.chains.append(session.draft(0, DEPTH)[0])
-            choices.trunk += session.cycle([Ask(0, 1, len(ids))])[0][0].tokens
+            choices.trunk.extend(session.cycle([Ask(0, 1, len(ids))])[0][0].tokens)
         yield choices
     session.close()
 
@@ -80,12 +80,30 @@ def shipped() -> list[Choices]:
     return list(force_along(shipped_pair(), cache_type="f16"))
 
 
-def test_every_chain_is_the_references_token_for_token(exact: list[Choices]) -> None:
-    assert [choices.chains for choices in exact] == [text["draft_tokens"] for text in TEXTS]
+def cut_at_ties(text: dict[str, Any], choices: Choices) -> list[list[int]]:
+    """Return the trunk's token and the drafts of each step, up to where the reference's choice was a near tie.
+
+    The reference lists where its two best logits are within 1e-3, far more than the 2e-5 that logits are off by: there
+    the order of a sum may decide, and what follows in a chain hangs on it.
+    """
+    ties = {(step, depth) for step, depth, _ in text["near_ties"]}
+    rows = []
+    for step, (token, chain) in enumerate(zip(choices.trunk, choices.chains, strict=True)):
+        end = next((depth for depth in range(1, DEPTH + 1) if (step, depth) in ties), DEPTH + 1)
+        rows.append([-1 if (step, 0) in ties else token, *chain[: end - 1]])
+    return rows
 
 
-def test_trunk_chooses_as_the_reference_after_every_token(exact: list[Choices]) -> None:
-    assert [choices.trunk for choices in exact] == [text["trunk_argmax"] for text in TEXTS]
+def test_near_ties_of_the_reference_are_few() -> None:
+    assert sum(len(text["near_ties"]) for text in TEXTS) <= 0.005 * sum(len(text["draft_tokens"]) for text in TEXTS)
+
+
+@pytest.mark.parametrize("index", range(len(TEXTS)), ids=[text["name"] for text in TEXTS])
+def test_every_choice_is_the_references_token_for_token(exact: list[Choices], index: int) -> None:
+    text = TEXTS[index]
+    assert len(exact[index].chains) > 0
+    expected = Choices(text["trunk_argmax"], text["draft_tokens"])
+    assert cut_at_ties(text, exact[index]) == cut_at_ties(text, expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -2,24 +2,28 @@
 
 Measured over all prompts: logits differ by at most 2.1e-5, probabilities of drafts by at most 1.9e-5. Other readings of
 the model differ by more than `BOUND`: on every prompt the norm of each residual stream by itself (2.5e-3 or more in a
-chain's probabilities), on the prompts that are long enough dense attention in the trunk (0.017 to 1 in the logits) or in
+chain's probabilities), on prompts that are long enough dense attention in the trunk (0.017 to 1 in the logits) or in
 the MTP block (2.6e-3 to 0.11), and on most an extra entry before the first one of the MTP block (up to 0.07).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from _parity import DATA, Pair, f32_pair, open_session
 
+from pylucebox import Engine
 from pylucebox._native_session import NativeSession
 from pylucebox._sampling import SamplingParams
 from pylucebox._session import Ask
 
 BOUND = 3e-4
+PROMPTS = Path(__file__).resolve().parents[2] / "scripts" / "demo_model" / "prompts.json"
 
 Outputs = dict[str, "np.ndarray[Any, Any]"]
 
@@ -81,6 +85,15 @@ def test_two_prompts_are_longer_than_sparse_attention_sees() -> None:
     lengths = sorted(len(reference["ids"]) for reference in REFERENCE.values())
     assert lengths[-1] > 500
     assert lengths[-2] > 131  # 32 blocks of 4, and an incomplete one
+
+
+def test_texts_have_the_tokens_that_the_reference_read(demo: Engine) -> None:
+    prompts = json.loads(PROMPTS.read_text(encoding="utf-8"))
+    texts = {name: prompts[name]["text"] for name in REFERENCE if "text" in prompts[name]}
+    assert len(texts) > 3
+    assert {name: demo.tokenize(text) for name, text in texts.items()} == {
+        name: REFERENCE[name]["ids"].tolist() for name in texts
+    }
 
 
 @every_prompt
