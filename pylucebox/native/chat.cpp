@@ -1,5 +1,6 @@
 // Chat templates and reply parsing: upstream's code behind JSON.
 #include "internal.h"
+#include "text_limits.h"
 
 #include "json.h"
 
@@ -8,6 +9,7 @@ namespace lucebox {
 namespace {
 
 common_json parse_object(const char * text, const char * what) {
+    require_shallow_json(text != nullptr ? text : "", what);
     common_json value = common_json::parse_no_throw(text != nullptr ? text : "");
     if (value.is_discarded() || !value.is_object()) {
         fail(LUCEBOX_ERR_ARGUMENT, "the %s is not a JSON object", what);
@@ -19,10 +21,27 @@ bool present(const common_json & object, const char * key) {
     return object.contains(key) && !object.at(key).is_null();
 }
 
+// JSON inside the strings of a request is parsed as well.
+void check_inner_json(const common_json & request) {
+    require_shallow_json(request.value("json_schema", ""), "JSON schema");
+    for (const common_json & message : request.at("messages")) {
+        if (!message.is_object() || !present(message, "tool_calls") || !message.at("tool_calls").is_array()) {
+            continue;
+        }
+        for (const common_json & call : message.at("tool_calls")) {
+            if (call.is_object() && present(call, "function") && call.at("function").is_object() &&
+                present(call.at("function"), "arguments") && call.at("function").at("arguments").is_string()) {
+                require_shallow_json(call.at("function").at("arguments").get<std::string>(), "tool call's arguments");
+            }
+        }
+    }
+}
+
 common_chat_templates_inputs read_request(const common_json & request) {
     if (!present(request, "messages") || !request.at("messages").is_array() || request.at("messages").empty()) {
         fail(LUCEBOX_ERR_ARGUMENT, "the chat request has no messages");
     }
+    check_inner_json(request);
 
     common_chat_templates_inputs inputs;
     inputs.use_jinja = true;

@@ -9,6 +9,9 @@
 #include "sampling.h"
 
 #include <algorithm>
+#ifdef __GLIBCXX__
+#    include <cxxabi.h>
+#endif
 #include <cstring>
 #include <memory>
 #include <new>
@@ -31,13 +34,17 @@ class error : public std::runtime_error {
 void set_last_error(const char * text) noexcept;
 
 // Runs `body` and turns every exception into a status and the thread's error text.
-template <typename F> lucebox_status guarded(F && body) noexcept {
+template <typename F> lucebox_status guarded(F && body) {
     try {
         body();
         return LUCEBOX_OK;
     } catch (const error & e) {
         set_last_error(e.what());
         return e.status;
+#ifdef __GLIBCXX__
+    } catch (const abi::__forced_unwind &) {
+        throw; // the thread is being ended; whoever swallows that ends the process
+#endif
     } catch (const std::bad_alloc &) {
         set_last_error("out of memory");
         return LUCEBOX_ERR_MEMORY;

@@ -1,6 +1,7 @@
 // Version, errors, log, back ends, and the other functions that need no model.
 #include "build_identity.h"
 #include "internal.h"
+#include "text_limits.h"
 
 #include "ggml-backend.h"
 #include "json-schema-to-grammar.h"
@@ -281,6 +282,7 @@ lucebox_status lucebox_grammar_from_schema(const char * json_schema, char ** out
         if (json_schema == nullptr) {
             fail(LUCEBOX_ERR_ARGUMENT, "the JSON schema is NULL");
         }
+        require_shallow_json(json_schema, "JSON schema");
         const common_json schema = common_json::parse_no_throw(json_schema);
         if (schema.is_discarded()) {
             fail(LUCEBOX_ERR_ARGUMENT, "the JSON schema is not valid JSON");

@@ -2,7 +2,7 @@
 #include "internal.h"
 
 #include "gguf.h"
-#include "llama-hparams.h"
+#include "model_checks.h"
 
 #include <sys/stat.h>
 
@@ -40,33 +40,6 @@ void require_readable(const char * path, const char * what) {
     }
 }
 
-uint32_t read_u32(const gguf_context * file, const char * key) {
-    const int64_t id = gguf_find_key(file, key);
-    return id >= 0 && gguf_get_kv_type(file, id) == GGUF_TYPE_UINT32 ? gguf_get_val_u32(file, id) : 0;
-}
-
-// The counts that upstream asserts instead of checking: with these a bad file would end the process.
-void require_sane_counts(const gguf_context * file, const std::string & arch, const char * path, const char * what) {
-    const auto count = [&](const char * key) { return read_u32(file, (arch + key).c_str()); };
-    const auto check = [&](const char * key, uint32_t low, uint32_t high) {
-        const uint32_t value = count(key);
-        if (value < low || value > high) {
-            fail(LUCEBOX_ERR_FORMAT, "the %s '%s' is damaged: %s%s is %u, which is not in %u..%u", what, path,
-                 arch.c_str(), key, value, low, high);
-        }
-    };
-    if (gguf_find_key(file, (arch + ".block_count").c_str()) < 0) {
-        return; // no language model: the loader says so itself
-    }
-    check(".block_count", 1, LLAMA_MAX_LAYERS);
-    check(".nextn_predict_layers", 0, count(".block_count"));
-    check(".expert_count", 0, LLAMA_MAX_EXPERTS);
-    const int64_t used = gguf_find_key(file, (arch + ".expert_used_count").c_str());
-    if (used < 0 || gguf_get_kv_type(file, used) == GGUF_TYPE_UINT32) { // a list per layer is upstream's to check
-        check(".expert_used_count", count(".expert_count") > 0 ? 1 : 0, count(".expert_count"));
-    }
-}
-
 file_facts read_facts(const char * path, const char * what) {
     require_readable(path, what);
 
@@ -84,7 +57,7 @@ file_facts read_facts(const char * path, const char * what) {
     if (arch_id >= 0 && gguf_get_kv_type(file.get(), arch_id) == GGUF_TYPE_STRING) {
         facts.arch = gguf_get_val_str(file.get(), arch_id);
     }
-    require_sane_counts(file.get(), facts.arch, path, what);
+    require_sane_model(file.get(), facts.arch, path, what);
     facts.has_embedding = gguf_find_tensor(file.get(), "token_embd.weight") >= 0;
     facts.has_head      = gguf_find_tensor(file.get(), "output.weight") >= 0;
     for (int64_t i = 0; i < gguf_get_n_tensors(file.get()) && !facts.has_mtp; ++i) {

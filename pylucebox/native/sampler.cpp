@@ -1,5 +1,6 @@
 // The request's sampler: upstream's chain with all its settings.
 #include "internal.h"
+#include "text_limits.h"
 
 #include "json.h"
 
@@ -170,6 +171,7 @@ void read_params(const model_state & model, const lucebox_sampler_params & in, c
         }
         out.grammar = { COMMON_GRAMMAR_TYPE_USER, in.grammar };
     }
+    require_tame_grammar(common_grammar_value(out.grammar));
 }
 
 } // namespace

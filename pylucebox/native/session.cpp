@@ -38,7 +38,7 @@ void check_params(const model_state & model, lucebox_session_params & p) {
     }
     require_range("n_ctx", p.n_ctx, 16, n_ctx_train);
     require_range("n_seq", p.n_seq, 1, LUCEBOX_MAX_WIDTH);
-    require_range("n_ubatch", p.n_ubatch, 32, 65536);
+    require_range("n_ubatch", p.n_ubatch, 32, 4096);
     require_range("n_threads", p.n_threads, 1, 512);
     require_range("n_threads_batch", p.n_threads_batch, 1, 512);
     require_range("max_width", p.max_width, 1, LUCEBOX_MAX_WIDTH);

@@ -83,6 +83,33 @@ def test_bad_grammar(engine: lb.Engine, grammar: str) -> None:
         assert caught.value.argument == "sampling"
 
 
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        'root ::= "a"{5,2}',
+        "root ::= " + "(" * 20_000 + '"a"' + ")" * 20_000,
+        "root ::= r0\n" + "\n".join(f"r{i} ::= r{i + 1}" for i in range(50_000)) + '\nr50000 ::= "a"',
+    ],
+    ids=["repetition", "parentheses", "rules"],
+)
+def test_grammar_that_would_hang_or_overflow_the_stack(engine: lb.Engine, grammar: str) -> None:
+    with pytest.raises(lb.InvalidArgumentError):
+        engine.generate(PROMPT, sampling=lb.SamplingParams(grammar=grammar))
+
+
+def test_schema_whose_bounds_contradict_each_other(engine: lb.Engine) -> None:
+    schema = {"type": "string", "minLength": 5, "maxLength": 2}
+    with pytest.raises(lb.InvalidArgumentError):
+        engine.generate(PROMPT, sampling=lb.SamplingParams(json_schema=schema))
+
+
+def test_tool_arguments_nested_too_deep(engine: lb.Engine) -> None:
+    function = {"name": "f", "arguments": '{"a":' + "[" * 30_000 + "]" * 30_000 + "}"}
+    call = {"type": "function", "id": "1", "function": function}
+    with pytest.raises(lb.InvalidArgumentError):
+        engine.chat([{"role": "assistant", "content": "", "tool_calls": [call]}], max_tokens=2)
+
+
 def test_grammar_that_leaves_no_token_fails_the_request_alone(engine: lb.Engine) -> None:
     """The class after the letter is empty, so nothing may follow it, not even the end."""
     sampling = lb.SamplingParams(grammar='root ::= "a" [z-a]', temperature=1.0, seed=1)
