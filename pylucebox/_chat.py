@@ -51,6 +51,9 @@ class ChatOptions(TypedDict, total=False):
 class ChatModel(Protocol):
     """The part of a model that chats need."""
 
+    def grammar_of_schema(self, argument: str, schema: str) -> str:
+        """Return the grammar of a JSON schema that came as `argument`."""
+
     def chat_render(self, request: Mapping[str, Any]) -> str:
         """Return the rendered request as JSON."""
 
@@ -83,16 +86,27 @@ class Rendered:
     visible: frozenset[int]
 
 
-def render(model: ChatModel, request: Mapping[str, Any]) -> Rendered:
+def render(model: ChatModel, request: Mapping[str, Any], *, schema_from: str = "response_format") -> Rendered:
     """Render a request made by `chat_request`.
+
+    Parameters
+    ----------
+    model
+        Whose template.
+    request
+        What to render.
+    schema_from
+        The argument that brought the JSON schema, if there is one.
 
     Raises
     ------
     InvalidArgumentError
-        The template cannot express it.
+        The template cannot express it, or the schema cannot be read.
     ModelFormatError
         The model has no usable template.
     """
+    if "json_schema" in request:  # the template code would blame the request as a whole
+        model.grammar_of_schema(schema_from, request["json_schema"])
     text = model.chat_render(request)
     fields = json.loads(text)
     visible = set()
@@ -127,6 +141,9 @@ def chat_request(
         An argument has the wrong form.
     """
     request: dict[str, Any] = {"messages": _checked_messages(messages)}
+    if sampling is not None and not isinstance(sampling, SamplingParams):
+        raise InvalidArgumentError(argument="sampling", value=sampling, allowed="SamplingParams, or None for greedy")
+    tools = _checked_tools(tools)
     if tools:
         request["tools"], request["tool_choice"] = _tools(tools, tool_choice)
     if enable_thinking is not None:
@@ -148,6 +165,13 @@ def _checked_messages(messages: object) -> list[Message]:
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
         raise InvalidArgumentError(argument="messages", value=messages, allowed=allowed)
     return list(messages)
+
+
+def _checked_tools(tools: object) -> list[Mapping[str, Any]]:
+    listed = [] if tools is None else tools
+    if not isinstance(listed, Sequence) or not all(isinstance(tool, Mapping) for tool in listed):
+        raise InvalidArgumentError(argument="tools", value=tools, allowed="a sequence of OpenAI tools, or None")
+    return list(listed)
 
 
 def _tools(
@@ -178,11 +202,15 @@ def _response_schema(response_format: Mapping[str, Any] | None) -> str | None:
         kind = response_format["type"]
         if kind == "text":
             return None
+        schema = None
         if kind == "json_object":
-            return json.dumps(response_format.get("schema", {"type": "object"}))
-        if kind == "json_schema":
-            return json.dumps(response_format["json_schema"]["schema"])
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
+            schema = response_format.get("schema", {"type": "object"})
+        elif kind == "json_schema":
+            schema = response_format["json_schema"]["schema"]
+        if isinstance(schema, Mapping):
+            return json.dumps(schema, allow_nan=False)
+    except (TypeError, KeyError, ValueError, AttributeError, RecursionError) as error:
+        allowed = f"{allowed}, with a schema that JSON can express"
         raise InvalidArgumentError(argument="response_format", value=response_format, allowed=allowed) from error
     raise InvalidArgumentError(argument="response_format", value=response_format, allowed=allowed)
 

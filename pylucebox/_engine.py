@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -16,7 +16,15 @@ from pylucebox._generate import Run, TokenBytes
 from pylucebox._model import HiddenNorm, ModelInfo
 from pylucebox._native_session import SessionInfo
 from pylucebox._open import EngineOptions, open_engine
-from pylucebox._request import Request, RequestRules, check_stop, settings_per_prompt
+from pylucebox._request import (
+    Request,
+    RequestRules,
+    check_bool,
+    check_callable,
+    check_prompts,
+    check_stop,
+    settings_per_prompt,
+)
 from pylucebox._result import ChatCompletion, Completion, Step
 from pylucebox._sampling import SamplingParams
 from pylucebox._session import Progress
@@ -24,7 +32,7 @@ from pylucebox._sidecar import SidecarVerdict
 from pylucebox._spec import SpecState
 from pylucebox._stats import SpecStats
 from pylucebox._turns import Turns
-from pylucebox._width import PlaceholderWidth, WidthPolicy
+from pylucebox._width import PlaceholderWidth, WidthPolicy, check_policy
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -39,8 +47,9 @@ class Engine:
     Text is the same with and without drafts: a draft is taken only if it equals the token that the model samples in its
     place. When drafts are off, `spec` says why.
 
-    One generation runs at a time. A call from another thread waits for its turn; a call from the thread that has a
-    stream open raises SequenceStateError, because waiting would never end.
+    One generation runs at a time. The thread that last advanced an unfinished stream cannot start another generation on
+    the engine: that raises SequenceStateError, because waiting for itself would never end. Other threads wait for their
+    turn. An engine does not survive fork(): in the child every call raises ClosedError, and closing does nothing.
 
     Parameters
     ----------
@@ -64,7 +73,7 @@ class Engine:
     n_threads_batch
         Threads of prefill, 1 to 512. None takes `n_threads`.
     n_ubatch
-        Prompt tokens computed at once, 32 to 65536.
+        Prompt tokens computed at once, 32 to 4096.
     device
         ``"auto"``, ``"cpu"``, or a device name of `system_info`.
     n_gpu_layers
@@ -122,6 +131,8 @@ class Engine:
     ) -> None:
         if width_policy is not None and verify_width != 0:
             raise InvalidArgumentError(argument="width_policy", value=width_policy, allowed="only with verify_width=0")
+        check_policy(width_policy)
+        check_callable("progress", progress)
         options = EngineOptions(
             model=model,
             mtp=mtp,
@@ -139,7 +150,7 @@ class Engine:
             cache_type_v=cache_type_v,
             hidden_norm=hidden_norm,
         )
-        self._policy = width_policy or PlaceholderWidth()
+        self._policy = PlaceholderWidth() if width_policy is None else width_policy
         self._stats = SpecStats()
         self._model, self._session, self._sidecar, spec_state = open_engine(options, progress)
         self._turns = Turns(self._session)
@@ -195,10 +206,12 @@ class Engine:
         Raises
         ------
         InvalidArgumentError
-            `text` is not a string, or holds lone surrogates.
+            `text` is not a string or holds lone surrogates, or a flag is neither True nor False.
         ClosedError
             The engine is closed.
         """
+        check_bool("add_special", add_special)
+        check_bool("parse_special", parse_special)
         return self._model.tokenize(text, add_special=add_special, parse_special=parse_special)
 
     def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
@@ -207,10 +220,11 @@ class Engine:
         Raises
         ------
         InvalidArgumentError
-            An id is outside the vocabulary.
+            An id is outside the vocabulary, or `special` is neither True nor False.
         ClosedError
             The engine is closed.
         """
+        check_bool("special", special)
         return self._model.detokenize(ids, special=special)
 
     def stream(
@@ -253,7 +267,7 @@ class Engine:
         ContextFullError
             The prompt does not fit. Raised by the call.
         SequenceStateError
-            This thread has another stream of this engine open.
+            This thread was the last to advance another stream of this engine, which is not over.
         ClosedError
             The engine was closed, possibly while the stream ran.
         DecodeError
@@ -292,7 +306,7 @@ class Engine:
 
     def generate_many(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Iterable[Prompt],
         *,
         max_tokens: int = 256,
         stop: Stop = (),
@@ -310,8 +324,7 @@ class Engine:
         list of Completion
             In the order of the prompts. After `cancel` the unfinished ones have the reason ``"cancelled"``.
         """
-        if isinstance(prompts, str):
-            raise InvalidArgumentError(argument="prompts", value=prompts, allowed="a sequence of prompts")
+        prompts = check_prompts(prompts)
         all_settings = settings_per_prompt(sampling, len(prompts))
         requests = [
             self._rules.request(
@@ -393,6 +406,7 @@ class Engine:
         -----
         All other errors are those of `stream`.
         """
+        own_schema = isinstance(sampling, SamplingParams) and sampling.json_schema is not None
         arguments, sampling = chat_request(
             messages,
             tools=tools,
@@ -401,7 +415,7 @@ class Engine:
             enable_thinking=enable_thinking,
             sampling=sampling,
         )
-        rendered = render(self._model, arguments)
+        rendered = render(self._model, arguments, schema_from="json_schema" if own_schema else "response_format")
         request = self._rules.request(
             rendered.prompt,
             max_tokens=max_tokens,
@@ -478,5 +492,5 @@ class Engine:
 
     def _stream(self, request: Request, run: Run) -> Generator[Step, None, Completion]:
         with self._turn(request, [run], 1):
-            yield from run.steps()
+            yield from self._turns.follow(run.steps())
         return run.completion()

@@ -8,6 +8,12 @@ Exceptions in callbacks
 C cannot carry a Python exception. What a callback raises, Ctrl-C included, is kept for the calling thread, the callback
 answers "stop", and `raise_pending` raises it again once the native call has returned. `check` does that first, so the
 caller sees the exception and not the cancellation it caused.
+
+Forked processes
+----------------
+A child of fork() has the memory of its parent but only the thread that forked: calls into the library would wait for
+its compute threads, or for locks that other threads held, for ever. If the library was loaded by then, the child can
+neither use nor free what it inherited, and `refuse_after_fork` and `unless_forked` see to that.
 """
 
 from __future__ import annotations
@@ -16,7 +22,7 @@ import atexit
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +32,7 @@ from pylucebox._build import BuildInfo, find_native_dir, recorded_build, require
 from pylucebox._errors import (
     BackendUnavailableError,
     CancelledError,
+    ClosedError,
     ContextFullError,
     DecodeError,
     InvalidArgumentError,
@@ -64,6 +71,39 @@ _quoted = _Quoted()
 _load_lock = threading.Lock()
 _loaded: list[Native] = []
 
+forked = False
+"""Whether the library was loaded by a parent of this process, so that it must not be called here."""
+
+
+def _note_fork() -> None:
+    global forked  # noqa: PLW0603 - read before every native call, so it is as cheap to read as can be
+    forked = forked or bool(_loaded) or _load_lock.locked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+def refuse_after_fork() -> None:
+    """Raise ClosedError in a process that was forked after the library was loaded. Comes before any lock."""
+    if forked:
+        raise ClosedError(
+            what="engine",
+            advice="The library was loaded and the engine opened before fork(), and their threads are not in this "
+            'process. Start processes with multiprocessing\'s "spawn" or "forkserver" method, and open the engine in '
+            "them.",
+        )
+
+
+def unless_forked(free: Callable[..., object]) -> Callable[..., None]:
+    """Return `free`, made to do nothing where `refuse_after_fork` raises."""
+
+    def guarded(*args: object) -> None:
+        if not forked:
+            free(*args)
+
+    return guarded
+
 
 def native() -> Native:
     """Return the bound library; the first call loads and checks it.
@@ -74,7 +114,10 @@ def native() -> Native:
         The extension or a library it needs is missing.
     BuildMismatchError
         The library belongs to another build than the Python files.
+    ClosedError
+        The library was loaded before this process was forked.
     """
+    refuse_after_fork()
     if not _loaded:
         with _load_lock:
             if not _loaded:
@@ -143,7 +186,7 @@ def _install_callbacks(bound: Native) -> None:
 
     lib.lucebox_log_set(lib.lucebox_on_log, ffi.NULL)
     # Native threads and destructors may log while the interpreter goes down; by then nobody can be called back.
-    atexit.register(lib.lucebox_log_set, ffi.NULL, ffi.NULL)
+    atexit.register(unless_forked(lib.lucebox_log_set), ffi.NULL, ffi.NULL)
 
 
 def string(ffi: Any, text: Any) -> str:

@@ -11,14 +11,14 @@ from collections.abc import Callable, Generator, Sequence
 from time import perf_counter_ns
 from typing import Final
 
-from pylucebox._errors import CancelledError, InvalidArgumentError
+from pylucebox._errors import CancelledError
 from pylucebox._logprobs import token_logprobs
 from pylucebox._request import Request
 from pylucebox._result import Completion, CycleInfo, FinishReason, Step, TokenLogprob
 from pylucebox._session import FINISH_CONTEXT, FINISH_EOG, Ask, CycleTimes, Progress, SeqCycle, Session
 from pylucebox._stats import MAX_DRAFT, RequestStats, StatsAccumulator
 from pylucebox._text import TextAssembler
-from pylucebox._width import CycleContext, CycleObservation, WidthPolicy
+from pylucebox._width import CycleContext, CycleObservation, WidthPolicy, check_choice
 
 TokenBytes = Callable[[int], bytes]
 Cycle = tuple[SeqCycle, CycleTimes, int]
@@ -100,10 +100,8 @@ class Run:
         widest = min(self._session.max_width, self._n_left)
         n_past = len(self._request.prompt) + len(self._tokens) - 1  # the last token is not in the context yet
         width = self._policy.choose(self._seq, CycleContext(self._seq, n_past, self._n_left, widest))
-        if not 1 <= width <= widest:
-            raise InvalidArgumentError(
-                argument="width_policy", value=width, allowed=f"a policy that chooses widths from 1 to {widest} here"
-            )
+        if type(width) is not int or not 1 <= width <= widest:  # the ordinary case without a call
+            width = check_choice(width, widest)
         return Ask(self._seq, width, self._n_left)
 
     def absorb(self, result: SeqCycle, times: CycleTimes, wall_ns: int) -> None:

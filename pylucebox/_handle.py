@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from pylucebox import _ffi
 from pylucebox._errors import ClosedError
 
 
@@ -43,8 +44,9 @@ class SharedHandle:
         Raises
         ------
         ClosedError
-            `close` was called.
+            `close` was called, or the process was forked since.
         """
+        _ffi.refuse_after_fork()
         with self._lock:
             if self._closed:
                 raise ClosedError(what=self._what)
@@ -57,7 +59,12 @@ class SharedHandle:
         self._drop()
 
     def close(self) -> None:
-        """Let nobody in any more; frees the object now or when its last user leaves. Idempotent."""
+        """Let nobody in any more; frees the object now or when its last user leaves. Idempotent.
+
+        In a forked process it does nothing: the lock may be held by a thread of the parent.
+        """
+        if _ffi.forked:
+            return
         with self._lock:
             if self._closed:
                 return
@@ -65,6 +72,8 @@ class SharedHandle:
         self._drop()
 
     def _drop(self) -> None:
+        if _ffi.forked:
+            return
         with self._lock:
             self._users -= 1
             if self._users:

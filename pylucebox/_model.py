@@ -8,13 +8,13 @@ import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import index
 from pathlib import Path
 from typing import Any, Literal
 
 from pylucebox import _ffi
 from pylucebox._errors import InvalidArgumentError
 from pylucebox._handle import SharedHandle
+from pylucebox._request import check_ids
 from pylucebox._session import Progress
 
 HiddenNorm = Literal["file", "full", "per-stream"]
@@ -262,30 +262,34 @@ class Model:
         return bytes(self._ffi.buffer(buffer, found[0]))
 
     def checked_ids(self, argument: str, ids: Sequence[int]) -> list[int]:
-        """Return `ids` as a list of plain integers.
-
-        Raises
-        ------
-        InvalidArgumentError
-            They are not integers of the vocabulary. Bytes are refused: they are rather text than token ids.
-        """
-        last = self.info.n_vocab - 1
-        allowed = f"token ids, integers from 0 to {last}"
-        try:
-            values = None if isinstance(ids, (bytes, bytearray)) else [index(token) for token in ids]
-        except TypeError:
-            values = None
-        if values is None:
-            raise InvalidArgumentError(argument=argument, value=ids, allowed=allowed)
-        if values and not 0 <= min(values) <= max(values) <= last:
-            wrong = next(token for token in values if not 0 <= token <= last)
-            raise InvalidArgumentError(argument=argument, value=wrong, allowed=allowed)
-        return values
+        """Return `ids` as a list of plain integers of the vocabulary; see `check_ids`."""
+        return check_ids(argument, ids, self.info.n_vocab)
 
     def is_eog(self, token: int) -> bool:
         """Whether the token ends a generation."""
         with self._handle as model:
             return bool(self._lib.lucebox_token_is_eog(model, token))
+
+    def grammar_of_schema(self, argument: str, schema: str) -> str:
+        """Return the GBNF grammar of a JSON schema.
+
+        Parameters
+        ----------
+        argument
+            Where the schema came from, for the error.
+        schema
+            JSON text.
+
+        Raises
+        ------
+        InvalidArgumentError
+            No grammar can be made of it.
+        """
+        native = _ffi.native()
+        out = native.ffi.new("char **")
+        status = native.lib.lucebox_grammar_from_schema(schema.encode(), out)
+        _ffi.check(status, "cannot turn the JSON schema into a grammar", argument=argument, value=schema)
+        return _ffi.take_string(native, out)
 
     def chat_render(self, request: Mapping[str, Any]) -> str:
         """Return the JSON text that upstream's template code makes of a chat request.
@@ -319,7 +323,7 @@ class Model:
         """
         out = self._ffi.new("char **")
         reply = text.replace("\0", "\ufffd").encode()  # NUL would end the C string
-        status = self._lib.lucebox_chat_parse(render_json.encode(), reply, is_partial, out)
+        status = _ffi.native().lib.lucebox_chat_parse(render_json.encode(), reply, is_partial, out)
         _ffi.check(status, "cannot read the reply", argument="reply", value=text)
         message: dict[str, Any] = json.loads(_ffi.take_string(self._native, out))
         return message

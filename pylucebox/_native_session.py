@@ -392,10 +392,11 @@ class _Calls:
         Raises
         ------
         ClosedError
-            The session is closed.
+            The session is closed, or was opened before this process was forked.
         SequenceStateError
             This thread is inside a call: a callback tried to use the session that called it.
         """
+        _ffi.refuse_after_fork()
         with self._running:
             if self._busy:
                 raise SequenceStateError("a callback cannot use the session that called it")
@@ -410,13 +411,17 @@ class _Calls:
                     self._free()
 
     def abort(self) -> None:
-        """Set the native abort flag."""
+        """Set the native abort flag; in a forked process nothing runs that it could end."""
+        if _ffi.forked:
+            return
         with self._dropping:
             if self._pointer is not None:
                 self._lib.lucebox_session_abort(self._pointer)
 
     def close(self) -> None:
-        """Free the session as soon as no call runs."""
+        """Free the session as soon as no call runs; in a forked process it is the parent's, and is left alone."""
+        if _ffi.forked:
+            return
         self.closing = True
         self.abort()
         with self._running:

@@ -76,7 +76,7 @@ class EngineOptions:
         words = f"0 (adaptive), 1 (no drafts) or 2 to {MAX_WIDTH}"
         check_integer("verify_width", self.verify_width, 0, MAX_WIDTH, words)
         check_integer("n_seq", self.n_seq, 1, MAX_SEQ)
-        check_integer("n_ubatch", self.n_ubatch, 32, 65536)
+        check_integer("n_ubatch", self.n_ubatch, 32, 4096)
         check_integer("n_gpu_layers", self.n_gpu_layers, -1, 2**31 - 1)
         if self.n_ctx is not None:
             check_integer("n_ctx", self.n_ctx, MIN_N_CTX, 2**31 - 1)
@@ -222,13 +222,23 @@ def _require_none(options: EngineOptions, spec: SpecState) -> None:
 
 
 def _path(argument: str, value: object, allowed: str) -> None:
-    if not isinstance(value, (str, os.PathLike)) or "\0" in os.fspath(value):
+    path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(path, str) or "\0" in path or not _encodes(path, os.fsencode):
         raise InvalidArgumentError(argument=argument, value=value, allowed=allowed)
 
 
 def _name(argument: str, value: object, allowed: str) -> None:
-    if not isinstance(value, str) or not value or "\0" in value:
+    if not isinstance(value, str) or not value or "\0" in value or not _encodes(value, str.encode):
         raise InvalidArgumentError(argument=argument, value=value, allowed=allowed)
+
+
+def _encodes(text: str, encode: Callable[[str], bytes]) -> bool:
+    """Tell whether the library can be given this text: lone surrogates have no bytes."""
+    try:
+        encode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _choice(argument: str, value: object, choices: tuple[Any, ...]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from operator import index
+from typing import TypeVar
 
 from pylucebox._errors import ContextFullError, InvalidArgumentError
 from pylucebox._sampling import SamplingParams
@@ -12,6 +14,8 @@ from pylucebox._text import StopMatcher
 
 MAX_TOKENS = 2**31 - 1
 MAX_LOGPROBS = 100
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +172,56 @@ def check_integer(argument: str, value: object, low: int, high: int, words: str 
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise InvalidArgumentError(argument=argument, value=value, allowed=words or f"an integer from {low} to {high}")
     return value
+
+
+def check_bool(argument: str, value: object) -> None:
+    """Raise InvalidArgumentError unless `value` is True or False."""
+    if not isinstance(value, bool):
+        raise InvalidArgumentError(argument=argument, value=value, allowed="True or False")
+
+
+def check_callable(argument: str, value: object) -> None:
+    """Raise InvalidArgumentError unless `value` is a function, or something else that can be called, or None."""
+    if value is not None and not callable(value):
+        raise InvalidArgumentError(argument=argument, value=value, allowed="a function, or None")
+
+
+def check_prompts(prompts: Iterable[_T]) -> list[_T]:
+    """Return the prompts of a batch as a list; a generator is used up.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It is one text, has no order, or is not iterable. The prompts themselves are not looked at.
+    """
+    refused = isinstance(prompts, (str, bytes, bytearray, memoryview, Mapping, Set))
+    if refused or not isinstance(prompts, Iterable):
+        raise InvalidArgumentError(argument="prompts", value=prompts, allowed="a sequence of prompts")
+    return list(prompts)
+
+
+def check_ids(argument: str, ids: Sequence[int], n_vocab: int) -> list[int]:
+    """Return `ids` as a list of plain integers.
+
+    Raises
+    ------
+    InvalidArgumentError
+        They are not integers of the vocabulary, or not a sequence. Bytes are refused: they are rather text than token
+        ids. So are sets and mappings, whose order says nothing.
+    """
+    allowed = f"token ids, a sequence of integers from 0 to {n_vocab - 1}"
+    values = None
+    if not isinstance(ids, (str, bytes, bytearray, memoryview, Mapping, Set)):
+        try:
+            values = [index(token) for token in ids]
+        except TypeError:
+            values = None
+    if values is None:
+        raise InvalidArgumentError(argument=argument, value=ids, allowed=allowed)
+    if values and not 0 <= min(values) <= max(values) < n_vocab:
+        wrong = next(token for token in values if not 0 <= token < n_vocab)
+        raise InvalidArgumentError(argument=argument, value=wrong, allowed=allowed)
+    return values
 
 
 def check_stop(stop: str | Sequence[str]) -> tuple[str, ...]:

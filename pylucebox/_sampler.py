@@ -29,14 +29,15 @@ class NativeSampler:
     Raises
     ------
     InvalidArgumentError
-        The grammar or schema cannot be read, or a biased token is outside the vocabulary.
+        The grammar or schema cannot be read, a biased token is outside the vocabulary, or every token is banned.
     """
 
     def __init__(self, model: Model, params: SamplingParams, chat_json: str | None = None) -> None:
-        ffi, lib = native = _ffi.native()
+        ffi, lib = _ffi.native()
+        params.require_drawable(model.info.n_vocab)
         grammar = params.grammar
         if params.json_schema is not None:
-            grammar = _grammar_of_schema(native, str(params.json_schema))
+            grammar = model.grammar_of_schema("json_schema", str(params.json_schema))
         c_params = ffi.new("lucebox_sampler_params *")
         lib.lucebox_sampler_params_init(c_params)
         for name in SamplingParams.__dataclass_fields__:
@@ -55,14 +56,14 @@ class NativeSampler:
         with model.handle as handle:
             status = lib.lucebox_sampler_open(handle, c_params, out)
         _ffi.check(status, "cannot set up the sampler", argument="sampling", value=grammar or params)
-        self._pointer = ffi.gc(out[0], lib.lucebox_sampler_close)
-        self._native = native
+        self._pointer = ffi.gc(out[0], _ffi.unless_forked(lib.lucebox_sampler_close))
 
     def describe(self) -> str:
         """Return the chain as upstream prints it."""
-        out = self._native.ffi.new("char **")
-        _ffi.check(self._native.lib.lucebox_sampler_describe(self._pointer, out), "cannot describe the sampler")
-        return _ffi.take_string(self._native, out)
+        native = _ffi.native()
+        out = native.ffi.new("char **")
+        _ffi.check(native.lib.lucebox_sampler_describe(self._pointer, out), "cannot describe the sampler")
+        return _ffi.take_string(native, out)
 
     def release(self) -> Any:
         """Hand the native sampler over to a native call that takes it.
@@ -75,12 +76,5 @@ class NativeSampler:
         if self._pointer is None:
             raise ClosedError(what="sampler")
         pointer, self._pointer = self._pointer, None
-        self._native.ffi.gc(pointer, None)  # in place: the destructor no longer runs
+        _ffi.native().ffi.gc(pointer, None)  # in place: the destructor no longer runs
         return pointer
-
-
-def _grammar_of_schema(native: _ffi.Native, schema: str) -> str:
-    out = native.ffi.new("char **")
-    status = native.lib.lucebox_grammar_from_schema(schema.encode(), out)
-    _ffi.check(status, "cannot turn the JSON schema into a grammar", argument="json_schema", value=schema)
-    return _ffi.take_string(native, out)

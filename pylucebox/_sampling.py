@@ -208,6 +208,12 @@ class SamplingParams:
         """
         return self if self.seed is not None else dataclasses.replace(self, seed=secrets.randbelow(_MAX_SEED + 1))
 
+    def require_drawable(self, n_vocab: int) -> None:
+        """Raise InvalidArgumentError if `logit_bias` bans each of a model's `n_vocab` tokens."""
+        if sum(bias == -math.inf and token < n_vocab for token, bias in self.logit_bias.items()) == n_vocab:
+            allowed = "biases that leave at least one token to draw"
+            raise InvalidArgumentError(argument="logit_bias", value=self.logit_bias, allowed=allowed)
+
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)  # the only writer; the instance is frozen for everyone else
 
@@ -231,6 +237,11 @@ def _number(name: str, value: object, allowed: _Range) -> float:
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
         raise InvalidArgumentError(argument=name, value=value, allowed="non-empty text without a NUL character")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        allowed = "text that UTF-8 can express, so without lone surrogates"
+        raise InvalidArgumentError(argument=name, value=value, allowed=allowed) from error
     return value
 
 

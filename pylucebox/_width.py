@@ -8,7 +8,8 @@ can be tested with simulated costs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Protocol, runtime_checkable
+from numbers import Integral
+from typing import Any, Final, Protocol, runtime_checkable
 
 from pylucebox._errors import InvalidArgumentError
 from pylucebox._stats import MAX_DRAFT
@@ -90,6 +91,29 @@ class WidthPolicy(Protocol):
 
     def observe(self, seq: int, observation: CycleObservation) -> None:
         """Learn from a finished cycle."""
+
+
+def check_policy(policy: object) -> None:
+    """Raise InvalidArgumentError unless `policy` is a `WidthPolicy` or None."""
+    # A class has the methods of its instances too, but nobody to call them on.
+    if policy is not None and (isinstance(policy, type) or not isinstance(policy, WidthPolicy)):
+        allowed = "an object with the methods begin, choose and observe of WidthPolicy, or None"
+        raise InvalidArgumentError(argument="width_policy", value=policy, allowed=allowed)
+
+
+def check_choice(width: Any, widest: int) -> int:
+    """Return the width that a policy chose as an int; NumPy integers are integers.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It is no integer from 1 to `widest`.
+    """
+    number = 0 if isinstance(width, bool) or not isinstance(width, Integral) else int(width)
+    if not 1 <= number <= widest:
+        allowed = f"a policy that chooses widths, integers from 1 to {widest} here"
+        raise InvalidArgumentError(argument="width_policy", value=width, allowed=allowed)
+    return number
 
 
 def _limit(context: CycleContext) -> int:

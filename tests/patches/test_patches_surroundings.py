@@ -66,9 +66,7 @@ def test_settings_of_the_user_do_not_loosen_the_match(checkout: Checkout) -> Non
     assert checkout.run("apply").code == 6
 
 
-def test_git_is_asked_to_speak_english(
-    checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_git_is_asked_to_speak_english(checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = shutil.which("git")
     seen = tmp_path / "seen"
     wrapper = tmp_path / "bin" / "git"
@@ -102,9 +100,7 @@ def test_a_git_that_does_nothing_is_found_out(
     assert checkout.content() == UPSTREAM
 
 
-def test_git_is_needed_for_patches_only(
-    checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_git_is_needed_for_patches_only(checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.rmtree(checkout.tree)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert checkout.run("apply").code == 0

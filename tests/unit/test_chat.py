@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
@@ -28,6 +29,13 @@ def request(**changes: Any) -> tuple[dict[str, Any], SamplingParams | None]:
         "sampling": None,
     }
     return chat_request(changes.pop("messages", HELLO), **{**options, **changes})
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(depth):
+        schema = {"not": schema}
+    return schema
 
 
 def completion(text: str, reason: FinishReason = "stop") -> Completion:
@@ -78,7 +86,20 @@ def test_response_format_becomes_a_schema(form: Mapping[str, Any], schema: objec
     assert (json.loads(built["json_schema"]) if schema else built.get("json_schema")) == schema
 
 
-@pytest.mark.parametrize("form", [{}, {"type": "xml"}, {"type": "json_schema"}, "json_object", 5])
+@pytest.mark.parametrize(
+    "form",
+    [
+        {},
+        {"type": "xml"},
+        {"type": "json_schema"},
+        {"type": "json_schema", "json_schema": {"schema": [1]}},
+        {"type": "json_object", "schema": 5},
+        {"type": "json_object", "schema": {"const": math.nan}},
+        {"type": "json_object", "schema": nested(200_000)},
+        "json_object",
+        5,
+    ],
+)
 def test_bad_response_format_is_refused(form: object) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         request(response_format=form)
@@ -118,6 +139,11 @@ class _Template:
         assert request["messages"]
         return json.dumps({"prompt": "P", "additional_stops": ["<end>"], "preserved_tokens": ["<t>", "long"]})
 
+    def grammar_of_schema(self, argument: str, schema: str) -> str:
+        if schema == "bad":
+            raise InvalidArgumentError(argument=argument, value=schema, allowed="another schema")
+        return "root ::= object"
+
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         assert parse_special
         assert add_special == (text == "P")
@@ -140,6 +166,22 @@ def test_rendering_gives_prompt_stops_and_the_control_tokens_to_show() -> None:
     assert rendered.prompt == [10, 11]
     assert rendered.stops == ("<end>",)
     assert rendered.visible == {7}
+
+
+@pytest.mark.parametrize("argument", ["response_format", "json_schema"])
+def test_bad_schema_is_blamed_on_the_argument_that_brought_it(argument: str) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        render(_Template(), {"messages": HELLO, "json_schema": "bad"}, schema_from=argument)
+    assert caught.value.argument == argument
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"), [("sampling", 5), ("sampling", {"seed": 1}), ("tools", 5), ("tools", [5]), ("tools", "add")]
+)
+def test_argument_of_another_type_is_refused(argument: str, value: object) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        request(**{argument: value})
+    assert (caught.value.argument, caught.value.value) == (argument, value)
 
 
 RENDERED = Rendered(json="{}", prompt=[1], stops=(), visible=frozenset())

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from _fake_session import EOG, FakeSession, token_bytes
 
@@ -221,8 +222,8 @@ def test_policy_sees_what_is_left_and_what_came_of_its_choice() -> None:
     assert [(seen.n_drafted, seen.n_accepted) for seen in policy.observations] == [(2, 1), (2, 2), (0, 0)]
 
 
-@pytest.mark.parametrize("width", [0, 9, -1])
-def test_policy_that_chooses_an_impossible_width_is_named(width: int) -> None:
+@pytest.mark.parametrize("width", [0, 9, -1, 1.0, "2", True, None])
+def test_policy_that_chooses_an_impossible_width_is_named(width: Any) -> None:
     class Wild(_Recorder):
         def choose(self, seq: int, context: CycleContext) -> int:  # noqa: ARG002 - wild
             return self.width
@@ -231,6 +232,13 @@ def test_policy_that_chooses_an_impossible_width_is_named(width: int) -> None:
         run(FakeSession(REPLY), make_request(), policy=Wild(width))
     assert caught.value.argument == "width_policy"
     assert caught.value.value == width
+
+
+def test_policy_may_choose_with_numpy() -> None:
+    session = FakeSession(REPLY)
+    run(session, make_request(verify_width=0), policy=_Recorder(np.int64(3)))
+    assert type(session.asked[0][0].width) is int
+    assert session.asked[0][0].width == 3
 
 
 def test_abort_between_cycles_ends_with_cancelled_and_keeps_the_text() -> None:

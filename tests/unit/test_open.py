@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from pylucebox._engine import Engine
 from pylucebox._errors import CancelledError, InvalidArgumentError, OutOfMemoryError, SpecUnavailableError
 from pylucebox._open import EngineOptions, _or_without_mtp
 from pylucebox._spec import SpecReason, spec_active
+from pylucebox._width import FixedWidth
 
 VALID: dict[str, Any] = {
     "model": "m.gguf",
@@ -51,9 +53,13 @@ VALID: dict[str, Any] = {
         ("n_threads", 0),
         ("n_threads", 513),
         ("n_threads_batch", 0),
+        ("model", "a\ud800b"),
+        ("mtp", "a\ud800b"),
         ("n_ubatch", 31),
+        ("n_ubatch", 4097),
         ("device", ""),
         ("device", 0),
+        ("device", "cpu\ud800"),
         ("n_gpu_layers", -2),
         ("flash_attn", 1),
         ("flash_attn", "on"),
@@ -150,3 +156,17 @@ def test_cancelled_load_is_not_tried_again() -> None:
     with pytest.raises(CancelledError):
         openers.run()
     assert openers.opened == []
+
+
+@pytest.mark.parametrize("n_ubatch", [32, 4096])
+def test_ends_of_the_ubatch_range(n_ubatch: int) -> None:
+    assert EngineOptions(**{**VALID, "n_ubatch": n_ubatch}).n_ubatch == n_ubatch
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"), [("width_policy", 5), ("width_policy", FixedWidth), ("width_policy", 0), ("progress", 5)]
+)
+def test_objects_without_the_methods_needed_are_refused(argument: str, value: Any) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        Engine("there is no such model.gguf", **{argument: value})
+    assert (caught.value.argument, caught.value.value) == (argument, value)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pylucebox._errors import ContextFullError, InvalidArgumentError
-from pylucebox._request import RequestRules, settings_per_prompt
+from pylucebox._request import RequestRules, check_bool, check_ids, check_prompts, settings_per_prompt
 from pylucebox._sampling import SamplingParams
 from pylucebox._spec import spec_active
 
@@ -84,3 +84,37 @@ def test_settings_that_do_not_match_the_prompts_are_refused(value: object) -> No
     with pytest.raises(InvalidArgumentError) as caught:
         settings_per_prompt(value, 2)
     assert caught.value.argument == "sampling"
+
+
+@pytest.mark.parametrize("prompts", [None, 5, "one", b"one", {"a": 1}, {"a", "b"}])
+def test_what_is_no_batch_of_prompts_is_refused(prompts: Any) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        check_prompts(prompts)
+    assert (caught.value.argument, caught.value.value) == ("prompts", prompts)
+
+
+def test_prompts_may_come_from_a_generator() -> None:
+    assert check_prompts(text for text in ("a", "b")) == ["a", "b"]
+
+
+@pytest.mark.parametrize("ids", [{1: 2}, {1, 2}, memoryview(b"ab"), b"ab", bytearray(b"ab"), "ab", "", None, 1, [1.0]])
+def test_token_ids_that_are_no_sequence_of_integers_are_refused(ids: Any) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        check_ids("prompt", ids, 100)
+    assert caught.value.argument == "prompt"
+
+
+@pytest.mark.parametrize("wrong", [-1, 100])
+def test_token_id_outside_the_vocabulary_is_shown(wrong: int) -> None:
+    assert check_ids("prompt", (0, 99), 100) == [0, 99]
+    with pytest.raises(InvalidArgumentError) as caught:
+        check_ids("prompt", [1, wrong], 100)
+    assert caught.value.value == wrong
+
+
+@pytest.mark.parametrize("value", [5, 1, None, "yes"])
+def test_flag_is_true_or_false(value: object) -> None:
+    check_bool("add_special", value=True)
+    with pytest.raises(InvalidArgumentError) as caught:
+        check_bool("add_special", value)
+    assert (caught.value.argument, caught.value.value) == ("add_special", value)

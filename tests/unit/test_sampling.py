@@ -166,3 +166,27 @@ def test_instances_are_frozen_hashable_and_can_be_copied() -> None:
     for copied in (pickle.loads(pickle.dumps(params)), copy.deepcopy(params), dataclasses.replace(params)):
         assert copied == params
         assert hash(copied) == hash(params)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("grammar", 'root ::= "\ud800"'),
+        ("json_schema", '{"const": "\ud800"}'),
+        ("json_schema", {"const": "\ud800"}),
+        ("dry_sequence_breakers", ["\ud800"]),
+    ],
+)
+def test_text_with_lone_surrogates_is_refused(argument: str, value: Any) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        SamplingParams(**{argument: value})
+    assert caught.value.argument == argument
+
+
+def test_bias_must_leave_a_token_to_draw() -> None:
+    SamplingParams(logit_bias={0: -math.inf, 1: -5.0, 2: -math.inf}).require_drawable(3)
+    all_banned = SamplingParams(logit_bias=dict.fromkeys(range(3), -math.inf))
+    all_banned.require_drawable(4)
+    with pytest.raises(InvalidArgumentError) as caught:
+        all_banned.require_drawable(3)
+    assert caught.value.argument == "logit_bias"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 from _fake_session import FakeSession
@@ -98,3 +99,65 @@ def test_close_during_a_turn_does_not_hide_what_happened_in_it() -> None:
 
     with pytest.raises(ValueError, match="inside"):
         fail()
+
+
+def stream(turns: Turns) -> Iterator[int]:
+    with turns.hold():
+        yield from turns.follow(range(3))
+
+
+def in_thread(work: Callable[[], object]) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def test_stream_belongs_to_the_thread_that_advanced_it_last() -> None:
+    turns = Turns(FakeSession(b"abc"))
+    steps = stream(turns)
+    in_thread(lambda: next(steps))
+    assert next(steps) == 1
+    with pytest.raises(SequenceStateError), turns.hold():
+        pytest.fail("two turns at once")
+    steps.close()  # type: ignore[attr-defined]
+    with turns.hold():
+        pass
+
+
+def test_thread_that_handed_its_stream_on_waits_for_its_turn() -> None:
+    turns = Turns(FakeSession(b"abc"))
+    steps = stream(turns)
+    next(steps)
+    in_thread(lambda: next(steps))
+    threading.Timer(0.05, lambda: list(steps)).start()
+    with turns.hold():
+        assert list(steps) == []
+
+
+def test_thread_with_the_number_of_one_that_ended_is_another_thread() -> None:
+    turns = Turns(FakeSession(b"abc"))
+    steps = stream(turns)
+    numbers: list[int] = []
+    outcomes: list[str] = []
+
+    def advance() -> None:
+        numbers.append(threading.get_ident())
+        next(steps)
+
+    def take_turn() -> None:
+        if threading.get_ident() not in numbers:
+            return
+        threading.Timer(0.05, lambda: list(steps)).start()
+        try:
+            with turns.hold():
+                outcomes.append("waited")
+        except SequenceStateError:
+            outcomes.append("refused")
+
+    in_thread(advance)
+    for _ in range(1000):
+        in_thread(take_turn)
+        if outcomes:
+            assert outcomes == ["waited"]
+            return
+    pytest.skip("this system gives no thread number out again")
