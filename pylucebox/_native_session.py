@@ -33,7 +33,7 @@ FLASH_ATTN: Final = {None: -1, False: 0, True: 1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
-    """How to open a session; the fields are those of ``lucebox_session_params``.
+    """How to open a session; fields and defaults are those of ``lucebox_session_params``.
 
     Attributes
     ----------
@@ -54,14 +54,14 @@ class SessionOptions:
     """
 
     n_ctx: int
-    n_seq: int
-    n_ubatch: int
-    n_threads: int
-    n_threads_batch: int
-    max_width: int
-    flash_attn: bool | None
-    cache_type_k: str
-    cache_type_v: str
+    n_seq: int = 1
+    n_ubatch: int = 512
+    n_threads: int = 1
+    n_threads_batch: int = 1
+    max_width: int = 1
+    flash_attn: bool | None = None
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,17 +26,7 @@ TEXT = "The table lists the values one to twelve: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10,
 
 def session(model: Model, max_width: int) -> NativeSession:
     """Open a session of one sequence with one thread and run the text in it."""
-    options = SessionOptions(
-        n_ctx=4096,
-        n_seq=1,
-        n_ubatch=512,
-        n_threads=1,
-        n_threads_batch=1,
-        max_width=max_width,
-        flash_attn=None,
-        cache_type_k="f16",
-        cache_type_v="f16",
-    )
+    options = SessionOptions(n_ctx=4096, max_width=max_width)
     opened = NativeSession(model, options)
     sampler = opened.open_sampler(SamplingParams(temperature=0, seed=0, ignore_eos=True), None)
     ids = model.tokenize(TEXT, add_special=False, parse_special=False)

@@ -12,17 +12,7 @@ from pylucebox._native_session import NativeSession, SessionOptions
 from pylucebox._sampling import SamplingParams
 from pylucebox.testing import TinyModelFiles, TinySpec, write_tiny_model
 
-OPTIONS = SessionOptions(
-    n_ctx=512,
-    n_seq=1,
-    n_ubatch=128,
-    n_threads=1,
-    n_threads_batch=1,
-    max_width=8,
-    flash_attn=None,
-    cache_type_k="f16",
-    cache_type_v="f16",
-)
+OPTIONS = SessionOptions(n_ctx=512, n_ubatch=128, max_width=8)
 
 
 def drafts_of(files: TinyModelFiles) -> tuple[Model, list[tuple[list[int], list[float]]]]:

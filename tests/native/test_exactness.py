@@ -22,17 +22,7 @@ from pylucebox.testing import K_QUANT_SPEC, TinyModelFiles, write_tiny_model
 # Its rows hold whole blocks of every type, so that each type is really used.
 WIDE = K_QUANT_SPEC
 WEIGHT_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_K", "q6_K", "iq4_nl", "iq4_xs")
-OPTIONS = SessionOptions(
-    n_ctx=1024,
-    n_seq=1,
-    n_ubatch=256,
-    n_threads=1,
-    n_threads_batch=1,
-    max_width=8,
-    flash_attn=None,
-    cache_type_k="f16",
-    cache_type_v="f16",
-)
+OPTIONS = SessionOptions(n_ctx=1024, n_ubatch=256, max_width=8)
 N_TOKENS = 40
 PROMPT = "Counting: 1, 2, 3. It was a bright day, and {the clocks} were striking thirteen; " * 2
 

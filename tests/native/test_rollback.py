@@ -12,17 +12,7 @@ from pylucebox._sampling import SamplingParams
 from pylucebox._session import Ask
 from pylucebox.testing import TinySpec, write_tiny_model
 
-OPTIONS = SessionOptions(
-    n_ctx=512,
-    n_seq=1,
-    n_ubatch=128,
-    n_threads=1,
-    n_threads_batch=1,
-    max_width=8,
-    flash_attn=None,
-    cache_type_k="f16",
-    cache_type_v="f16",
-)
+OPTIONS = SessionOptions(n_ctx=512, n_ubatch=128, max_width=8)
 # struct state_header of state.cpp: magic, version, n_past, last, use_mtp, n_waiting, n_embd_out, n_vocab, two sizes,
 # checksum
 HEADER = struct.Struct("<IIiiIIIIQQQ")

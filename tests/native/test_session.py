@@ -16,17 +16,7 @@ from pylucebox._native_session import NativeSession, SessionOptions
 from pylucebox._session import Ask
 from pylucebox.testing import TinySpec
 
-OPTIONS = SessionOptions(
-    n_ctx=256,
-    n_seq=2,
-    n_ubatch=64,
-    n_threads=1,
-    n_threads_batch=1,
-    max_width=8,
-    flash_attn=None,
-    cache_type_k="f16",
-    cache_type_v="f16",
-)
+OPTIONS = SessionOptions(n_ctx=256, n_seq=2, n_ubatch=64, max_width=8)
 PROMPT = list(b"abcabcabcabd")
 GREEDY = SamplingParams(temperature=0.0, seed=0)
 
