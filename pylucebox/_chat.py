@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import secrets
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict
@@ -227,6 +228,9 @@ def read_reply(model: ChatModel, rendered: Rendered, completion: Completion) -> 
         message = _parsed(model, rendered, text, is_partial=False)
     if message is None:
         message = _parsed(model, rendered, text, is_partial=True)
+    for call in (message or {}).get("tool_calls") or ():
+        # Clients answer a call by its id; the model writes none.
+        call["id"] = call.get("id") or f"call_{secrets.token_hex(12)}"
     fields = {field.name: getattr(completion, field.name) for field in dataclasses.fields(Completion)}
     return ChatCompletion(message=message or {"role": "assistant", "content": text}, **fields)
 

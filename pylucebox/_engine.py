@@ -160,11 +160,16 @@ class Engine:
 
     @classmethod
     def demo(cls, **options: Any) -> Engine:
-        """Open the model that comes with the package; `options` are those of `Engine` but for `model`."""
+        """Open the model that comes with the package; `options` are those of `Engine` but for `model`.
+
+        One thread unless `options` say otherwise: the model is too small for more, which would only wait for each
+        other.
+        """
         from importlib import resources  # noqa: PLC0415 - a tenth of the import time of the whole package
 
         # The libraries lie in the package too, so it is never imported from an archive and the path is a real one.
-        return cls(Path(str(resources.files("pylucebox") / "demo_model" / "tiny-qwen4exp-Q8_0.gguf")), **options)
+        path = Path(str(resources.files("pylucebox") / "demo_model" / "tiny-qwen4exp-Q8_0.gguf"))
+        return cls(path, **{"n_threads": 1, **options})
 
     @property
     def spec(self) -> SpecState:

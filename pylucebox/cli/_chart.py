@@ -199,7 +199,7 @@ def render_svg(chart: Chart) -> str:
         _text(_LABEL_X, 34, chart.title, font_size="20", font_weight="bold", fill="#111827"),
         _text(_LABEL_X, 58, chart.subtitle, fill="#4b5563"),
         _text(_PLOT_LEFT, 90, "Decode speed, MTP on / MTP off", font_weight="bold", fill="#111827"),
-        _text(_GRID_LEFT, 90, "Accepted drafts by depth, % of cycles", font_weight="bold", fill="#111827"),
+        _text(_GRID_LEFT, 90, "Accepted by depth, % of cycles that deep", font_weight="bold", fill="#111827"),
     ]
     out += [
         _text(_GRID_LEFT + (depth + 0.5) * _CELL, 110, str(depth + 1), text_anchor="middle", fill="#4b5563")

@@ -11,6 +11,7 @@ from pylucebox.cli._measure import CONFIDENCE, MIN_PAIRS, CycleCost, Estimate, N
 from pylucebox.cli._table import Table
 
 _DIGEST_SHOWN = 12
+_RARELY = 10  # per cent of the cycles; fewer are trials
 
 
 def _interval(value: Estimate) -> str:
@@ -77,6 +78,8 @@ def _choice_sentences(report: DemoReport) -> list[str]:
             f" (MTP block {cost.draft_steps:.2f}, verify {cost.verify_steps:.2f}, other {cost.other_steps:.2f})."
         ]
     share = 100 * stats.num_drafts / stats.cycles
+    if share < _RARELY:  # the mean cycle then tells of plain decoding, not of drafts
+        return [f"The engine drafted in {share:.1f} % of its cycles: it tried, and found that it does not pay."]
     return _cost_sentences(report.cost, f"The engine chose to draft in {share:.0f} % of its cycles. Why: a cycle")
 
 
@@ -140,7 +143,7 @@ def _acceptance_table(report: DemoReport) -> Table:
         for each in report.prompts
     )
     columns = ("prompt", *(f"depth {depth}" for depth in range(1, PROBE_WIDTH)))
-    return Table(f"Accepted drafts by depth, % of cycles (width {PROBE_WIDTH})", columns, rows)
+    return Table(f"Accepted drafts by depth, % of the cycles that drafted so deep (width {PROBE_WIDTH})", columns, rows)
 
 
 def _per_cent(share: float | None) -> str:

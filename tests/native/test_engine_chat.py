@@ -71,6 +71,7 @@ def test_required_tool_is_called_with_arguments_of_its_schema(demo: Engine, choi
     sampling = SamplingParams(temperature=0, logit_bias={tag: 100.0})
     done = chat(demo, tools=[TOOL], tool_choice=choice, verify_width=width, sampling=sampling)
     (call,) = done.message["tool_calls"]
+    assert call["id"]
     assert call["function"]["name"] == "add"
     arguments = json.loads(call["function"]["arguments"])
     assert set(arguments) == {"a", "b"}
