@@ -162,8 +162,7 @@ class Engine:
     def demo(cls, **options: Any) -> Engine:
         """Open the model that comes with the package; `options` are those of `Engine` but for `model`.
 
-        One thread unless `options` say otherwise: the model is too small for more, which would only wait for each
-        other.
+        One thread unless `options` say otherwise: the model is too small for more.
         """
         from importlib import resources  # noqa: PLC0415 - a tenth of the import time of the whole package
 

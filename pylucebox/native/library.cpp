@@ -8,7 +8,6 @@
 #include "json.h"
 #include "log.h"
 
-#include <atomic>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
