@@ -1,4 +1,4 @@
-"""Verifying and unpacking the source distribution."""
+"""Verifying and unpacking a source distribution."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from .errors import HashMismatchError, UnsafeArchiveError
-from .objects import file_entry, tree_id
-from .pin import Pin
+from .objects import file_entry
 
 _CHUNK_BYTES = 1 << 20
 _OWNER_EXECUTE = 0o100
@@ -24,19 +23,20 @@ def file_sha256(file: BinaryIO) -> str:
     return digest.hexdigest()
 
 
-def unpack(path: Path, pin: Pin, destination: Path) -> dict[str, str]:
-    """Verify an archive and unpack the pinned directory of it.
+def unpack(path: Path, sha256: str, subdir: str, destination: Path) -> dict[str, str]:
+    """Verify an archive and unpack one directory of it.
 
     The sha256 is compared before anything interprets the file, and both steps use the same open file, so that it
-    cannot be exchanged in between. Files get the current time: a tree that replaces another must look newer than what
-    was built from the old one.
+    cannot be exchanged in between.
 
     Parameters
     ----------
     path
         The gzip-compressed tar archive.
-    pin
-        Says what the archive must be and which directory is wanted.
+    sha256
+        What its hash must be.
+    subdir
+        The directory wanted, below the archive's top directory.
     destination
         New directory to fill; the caller removes it if this raises.
 
@@ -48,26 +48,23 @@ def unpack(path: Path, pin: Pin, destination: Path) -> dict[str, str]:
     Raises
     ------
     HashMismatchError
-        If the archive or the unpacked tree is not the pinned one.
+        If the archive is another one.
     UnsafeArchiveError
         If the archive is damaged, has no such directory, or if any member, wanted or not, is absolute, contains
-        ``..``, ``.git`` or a backslash, appears twice, or is neither a regular file nor a directory.
+        ``..``, ``.git``, a line end or a backslash, appears twice, or is neither a regular file nor a directory.
     """
     with path.open("rb") as file:
         found = file_sha256(file)
-        if found != pin.sha256:
-            raise HashMismatchError(str(path), "its sha256", pin.sha256, found)
+        if found != sha256:
+            raise HashMismatchError(str(path), "its sha256", sha256, found)
         file.seek(0)
         try:
             with tarfile.open(fileobj=file, mode="r:gz") as tar:
-                manifest = _unpack_members(tar, path, PurePosixPath(pin.subdir), destination)
+                manifest = _unpack_members(tar, path, PurePosixPath(subdir), destination)
         except (tarfile.TarError, EOFError, zlib.error) as error:
             raise UnsafeArchiveError(path, "", f"it cannot be read: {error}") from error
     if not manifest:
-        raise UnsafeArchiveError(path, "", f"it has no directory {pin.subdir!r} below its top directory")
-    found = tree_id(manifest)
-    if found != pin.tree:
-        raise HashMismatchError(f"{pin.subdir} in {path}", "its git tree id", pin.tree, found)
+        raise UnsafeArchiveError(path, "", f"it has no directory {subdir!r} below its top directory")
     return manifest
 
 
@@ -86,14 +83,11 @@ def _unpack_members(tar: tarfile.TarFile, path: Path, subdir: PurePosixPath, des
         if source is None:
             raise UnsafeArchiveError(path, member.name, "it has no content")
         content = source.read()
-        executable = bool(member.mode & _OWNER_EXECUTE)
-        relative = below_top.relative_to(subdir)
-        target = destination / relative
+        target = destination / below_top.relative_to(subdir)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
-        # The two modes that git knows, whatever the archive and the umask say.
-        target.chmod(0o755 if executable else 0o644)
-        manifest[relative.as_posix()] = file_entry(content, executable=executable)
+        executable = bool(member.mode & _OWNER_EXECUTE)
+        manifest[below_top.relative_to(subdir).as_posix()] = file_entry(content, executable=executable)
     return manifest
 
 
@@ -101,7 +95,7 @@ def _safe_name(member: tarfile.TarInfo, path: Path) -> PurePosixPath:
     name = PurePosixPath(member.name)
     if name.is_absolute() or ".." in name.parts or not name.parts:
         raise UnsafeArchiveError(path, member.name, "its path leads out of the archive's directory")
-    if "\\" in member.name or "\0" in member.name:
+    if {"\\", "\0", "\n"} & set(member.name):
         raise UnsafeArchiveError(path, member.name, "its path has a character that is not allowed")
     if ".git" in name.parts:
         raise UnsafeArchiveError(path, member.name, "it would make git take the tree for a repository")

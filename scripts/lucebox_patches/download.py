@@ -1,4 +1,4 @@
-"""Getting the source distribution with the ordinary pip client, and the cache of archives.
+"""Getting source distributions with the ordinary pip client, and the cache of archives.
 
 The cache is ``vendor/.cache/SHA256.tar.gz``. Its files are verified by whoever opens them, so a damaged one costs a
 download and never a wrong tree.
@@ -11,104 +11,100 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from .archive import file_sha256
 from .errors import HashMismatchError, ToolError
-from .pin import Pin
+from .layout import Say
 
 _LOG_LINES_SHOWN = 15
 
 
-def cached_archive(cache: Path, pin: Pin) -> Path | None:
-    """Return the pinned archive in the cache, or None if it is absent or damaged."""
-    path = cache / f"{pin.sha256}.tar.gz"
-    try:
-        with path.open("rb") as file:
-            return path if file_sha256(file) == pin.sha256 else None
-    except FileNotFoundError:
-        return None
+def cached_archive(cache: Path, sha256: str) -> Path | None:
+    """Return the archive with this hash in the cache, or None if it is absent or damaged."""
+    path = cache / f"{sha256}.tar.gz"
+    return path if path.is_file() and _sha256(path) == sha256 else None
 
 
-def store_archive(source: Path, cache: Path, pin: Pin) -> Path:
-    """Copy an archive into the cache if it is the pinned one.
+def store_archive(source: Path, cache: Path, sha256: str = "") -> tuple[Path, str]:
+    """Copy an archive into the cache and return its path there and its hash.
 
     Raises
     ------
     HashMismatchError
-        If it is not; the cache is as before.
+        If it is not the one with `sha256`; the cache is as before.
     """
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="incoming-", dir=cache) as directory:
         copy = Path(directory, "archive")
         shutil.copyfile(source, copy)
-        with copy.open("rb") as file:
-            found = file_sha256(file)
-        if found != pin.sha256:
-            raise HashMismatchError(str(source), "its sha256", pin.sha256, found)
-        target = cache / f"{pin.sha256}.tar.gz"
-        copy.replace(target)
-    return target
+        found = _sha256(copy)
+        if sha256 and found != sha256:
+            raise HashMismatchError(str(source), "its sha256", sha256, found)
+        return copy.replace(cache / f"{found}.tar.gz"), found
 
 
-def download_archive(cache: Path, pin: Pin, say: Callable[[str], None]) -> Path:
-    """Download the pinned archive into the cache and return its path.
+def download_archive(cache: Path, requirement: str, sha256: str, say: Say) -> tuple[Path, str, str]:
+    """Download a source distribution into the cache.
 
-    pip reads an sdist's metadata by running its build code even when it only downloads. The requirement therefore
-    carries the hash: pip refuses a wrong archive before it runs anything of it, and the cache verifies once more.
-    ``--no-binary`` names this one package, because for all packages pip would also build the build tools.
+    pip reads an sdist's metadata by running its build code even when it only downloads. A requirement with a hash is
+    refused before anything of a wrong archive runs, and the cache verifies once more. ``--no-binary`` names this one
+    package, because for all packages pip would also build the build tools.
 
     Parameters
     ----------
     cache
         Cache directory; made if absent.
-    pin
-        What to download.
+    requirement
+        Package, with or without a version; without one the newest comes.
+    sha256
+        What the archive must be; empty accepts what the index names.
     say
         Takes one line of progress.
+
+    Returns
+    -------
+    tuple
+        Path in the cache, hash, and the file name that the index gave it.
 
     Raises
     ------
     ToolError
         If there is no pip or it fails, for example without network.
     HashMismatchError
-        If what came is not the pinned archive.
+        If what came is not the wanted archive.
     """
-    remedy = (
-        "check the network and pip's settings, or get the archive on another machine and run "
-        "`lucebox-patches fetch --archive FILE`"
-    )
     pip = find_pip()
-    say(f"downloading {pin.package} with pip")
+    say(f"downloading {requirement} with pip")
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="download-", dir=cache) as directory:
-        requirement = Path(directory, "requirement.txt")
-        requirement.write_text(f"{pin.package} --hash=sha256:{pin.sha256}\n", encoding="utf-8")
-        target = Path(directory, "files")
-        options = ["--no-deps", "--require-hashes", "--no-binary", pin.name, "--no-input"]
-        command = [*pip, "download", *options, "--dest", str(target), "--requirement", str(requirement)]
+        listing, target = Path(directory, "requirement.txt"), Path(directory, "files")
+        listing.write_text(requirement + (f" --hash=sha256:{sha256}" if sha256 else "") + "\n", encoding="utf-8")
+        name = requirement.partition("==")[0]
+        options = ["--no-deps", "--no-binary", name, *(["--require-hashes"] if sha256 else [])]
         done = subprocess.run(
-            command, env=_pip_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, errors="replace", check=False,
+            [*pip, "download", *options, "--no-input", "--dest", str(target), "--requirement", str(listing)],
+            env=_pip_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, errors="replace", check=False,
         )
         files = sorted(target.glob("*")) if target.is_dir() else []
         if done.returncode != 0 or len(files) != 1:
             log = "\n".join(done.stdout.strip().splitlines()[-_LOG_LINES_SHOWN:])
-            seen = f"pip exited with {done.returncode} and left {len(files)} file(s); its last lines:\n{log}"
-            raise ToolError("pip", f"{pin.package} could not be downloaded", seen, remedy)
-        return store_archive(files[0], cache, pin)
+            raise ToolError(
+                "pip",
+                f"{requirement} could not be downloaded",
+                f"pip exited with {done.returncode} and left {len(files)} file(s); its last lines:\n{log}",
+                "check the network and pip's settings, or get the archive on another machine and run "
+                "`lucebox-patches fetch --archive FILE`",
+            )
+        return (*store_archive(files[0], cache, sha256), files[0].name)
 
 
 def find_pip() -> list[str]:
-    """Return the command line of a pip that works.
+    """Return the command line of a pip that works; raises `ToolError` if none does.
 
     The interpreter of an isolated build often has none, so the programs on ``PATH`` are tried too.
-
-    Raises
-    ------
-    ToolError
-        If none works.
     """
     tried: list[str] = []
     for command in _pip_candidates():
@@ -125,6 +121,11 @@ def find_pip() -> list[str]:
         f"tried {', '.join(tried)}",
         "install pip (`python3 -m ensurepip`), or run `lucebox-patches fetch --archive FILE`",
     )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_sha256(file)
 
 
 def _pip_candidates() -> Iterator[list[str]]:

@@ -1,4 +1,4 @@
-"""The operations on a checkout: fetch the archive, apply the series, tell the state.
+"""The operations ``fetch``, ``apply`` and ``status``, and putting a tree of the store into place.
 
 Nothing here reads the network except `fetch`, and `apply` when it is asked to fetch what it lacks.
 """
@@ -6,60 +6,24 @@ Nothing here reads the network except `fetch`, and `apply` when it is asked to f
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from .archive import unpack
-from .download import cached_archive, download_archive, store_archive
-from .errors import ArchiveMissingError
-from .gitapply import Applied, Offset, apply_patch
-from .objects import scan, tree_id
+from .chain import Step, build_chain
+from .download import cached_archive, store_archive
+from .errors import HashMismatchError, PendingError, UsageError
+from .layout import Layout, Say, locked
 from .pin import Pin, read_pin
 from .series import Series, read_series
-from .stamp import COMPLETE, AppliedPatch, Stamp, read_stamp, write_stamp
-from .sync import Changes, Synced, compare, sync_tree
+from .store import Store
+from .tree import COMPLETE, AppliedPatch, Changes, Stamp, Synced, compare, read_stamp, sync_tree
+from .upstreams import base, ensure_base, fetch_git, fetch_version
 
-ABSENT = "absent"
-BASE = "base"
-APPLIED = "applied"
-STALE = "stale"
-DIRTY = "dirty"
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where things are in a checkout.
-
-    Attributes
-    ----------
-    root
-        Root directory of the repository or of an unpacked source distribution.
-    """
-
-    root: Path
-
-    @property
-    def pin_file(self) -> Path:
-        """The pin."""
-        return self.root / "vendor" / "upstream.toml"
-
-    @property
-    def patches(self) -> Path:
-        """Directory of the series."""
-        return self.root / "patches"
-
-    @property
-    def tree(self) -> Path:
-        """The sources that are built."""
-        return self.root / "vendor" / "llama.cpp"
-
-    @property
-    def cache(self) -> Path:
-        """Archives, the lock and the directory that a tree is prepared in; may be deleted at any time."""
-        return self.root / "vendor" / ".cache"
+ABSENT, BASE, APPLIED, STALE, DIRTY = "absent", "base", "applied", "stale", "dirty"
+EDITING, CONFLICT = "editing", "conflict"
 
 
 @dataclass(frozen=True)
@@ -71,7 +35,8 @@ class Status:
     state
         ``"applied"``: pinned base and current series, which is what a build needs. ``"absent"``: no tree.
         ``"base"``: pinned base without the series. ``"stale"``: another base or series, an interrupted run, or no
-        stamp. ``"dirty"``: as ``"applied"`` or ``"base"``, but files were changed or added by hand.
+        stamp. ``"dirty"``: as ``"applied"`` or ``"base"``, but files were changed or added by hand. ``"editing"`` and
+        ``"conflict"``: an edit, refresh or rebase is open.
     reason
         Why it is this state, one sentence part.
     pin, series
@@ -80,8 +45,10 @@ class Status:
         What the tree says of itself.
     changes
         How the files differ from the stamp; None without tree or stamp.
-    archive_cached
-        Whether the pinned archive is in the cache, so that `apply` needs no network.
+    source_at_hand
+        Whether the pinned base is here, so that `apply` needs no network.
+    session
+        The open session as recorded, or None.
     """
 
     state: str
@@ -90,31 +57,13 @@ class Status:
     series: Series
     stamp: Stamp | None
     changes: Changes | None
-    archive_cached: bool
+    source_at_hand: bool
+    session: dict[str, Any] | None
 
     @property
     def ready(self) -> bool:
         """Whether the tree is what a build needs."""
         return self.state == APPLIED
-
-
-@dataclass(frozen=True)
-class FetchResult:
-    """Outcome of `fetch`.
-
-    Attributes
-    ----------
-    archive
-        The verified archive in the cache.
-    downloaded
-        Whether it came from the network now.
-    unpacked
-        Whether the tree was absent and now holds the pinned base.
-    """
-
-    archive: Path
-    downloaded: bool
-    unpacked: bool
 
 
 @dataclass(frozen=True)
@@ -131,35 +80,57 @@ class ApplyResult:
         git tree id of the patched tree, as the stamp has it.
     synced
         Files written and removed.
-    offsets
-        Hunks that applied at another line than stated, by patch name.
+    steps
+        The patches with the trees around them; empty if the tree was up to date.
     changes
         Differences from the stamp, which are only looked for in a tree that was up to date.
+    session
+        Whether the tree was left alone because an edit, refresh or rebase is open.
     """
 
     changed: bool
     pin: Pin
     series: Series
     tree: str
-    synced: Synced
-    offsets: dict[str, tuple[Offset, ...]]
-    changes: Changes
+    synced: Synced = field(default_factory=Synced)
+    steps: Sequence[Step] = ()
+    changes: Changes = field(default_factory=Changes)
+    session: bool = False
+
+
+def open_store(layout: Layout) -> Store:
+    """Return the checkout's object store."""
+    return Store(layout.cache / "store.git")
+
+
+def read_session_file(layout: Layout) -> dict[str, Any] | None:
+    """Return the open session as recorded, or None."""
+    try:
+        data = json.loads(layout.session_file.read_text(encoding="utf-8"))
+        checked: dict[str, Any] = {key: data[key] for key in ("kind", "start", "patch", "conflicts", "order")}
+        return {**checked, **data}
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        seen, remedy = f"{type(error).__name__}: {error}", "remove it; then `apply --force-clean` restores the tree"
+        raise UsageError(f"{layout.session_file} cannot be read", seen, remedy) from error
 
 
 def status(layout: Layout) -> Status:
-    """Tell the state of the vendor tree; reads files only.
-
-    Raises
-    ------
-    PinError, SeriesError
-        If the pin or the series cannot be used.
-    """
+    """Tell the state of the vendor tree; reads files only. Raises `PinError` or `SeriesError`."""
     pin, series = read_pin(layout.pin_file), read_series(layout.patches)
-    stamp = read_stamp(layout.tree)
+    stamp, session = read_stamp(layout.tree), read_session_file(layout)
     changes = compare(layout.tree, stamp.files) if stamp is not None else None
     state, reason = _state(layout, pin, series, stamp, changes)
-    cached = cached_archive(layout.cache, pin) is not None
-    return Status(state, reason, pin, series, stamp, changes, cached)
+    if session is not None:
+        stopped = session["conflicts"]
+        state = CONFLICT if stopped else EDITING
+        where = f"{session['patch']}: {', '.join(stopped)}" if stopped else session["patch"] or "nothing left to carry"
+        reason = f"{session['kind']} is open ({where})"
+    here = cached_archive(layout.cache, pin.sha256) is not None or bool(
+        (layout.cache / "store.git").is_dir() and base(open_store(layout), pin)
+    )
+    return Status(state, reason, pin, series, stamp, changes, here, session)
 
 
 def _state(
@@ -191,45 +162,48 @@ def _why_stale(stamp: Stamp | None, pin: Pin, series: Series) -> str:
     return ""
 
 
-def fetch(layout: Layout, archive: Path | None, say: Callable[[str], None]) -> FetchResult:
-    """Get the pinned archive into the cache, and unpack the base if there is no tree.
+def fetch(
+    layout: Layout, say: Say, *, version: str = "", archive: Path | None = None, git: str = "", sha256: str = ""
+) -> tuple[Pin, bool]:
+    """Get an upstream into the store: the pinned one, another `version` of its package, or URL@COMMIT with `git`.
 
-    A tree that exists is left to `apply`, which knows how to change one.
+    If there is no vendor tree, the pinned base is unpacked; a tree that exists is left to `apply`.
 
-    Parameters
-    ----------
-    layout
-        The checkout.
-    archive
-        Take this file; None means the cached archive or, if there is none, a download.
-    say
-        Takes lines of progress.
+    Returns
+    -------
+    tuple
+        What was fetched, and whether the tree was unpacked.
 
     Raises
     ------
-    PinError, HashMismatchError, UnsafeArchiveError, ToolError
+    PinError, HashMismatchError, UnsafeArchiveError, ToolError, UsageError
         Nothing was changed then, except that a good archive may have reached the cache.
     """
     pin = read_pin(layout.pin_file)
-    with _locked(layout, say):
-        cached = cached_archive(layout.cache, pin) if archive is None else store_archive(archive, layout.cache, pin)
-        path = cached or download_archive(layout.cache, pin, say)
+    with locked(layout, say):
+        store = open_store(layout)
+        if git:
+            url, _, commit = git.rpartition("@")
+            return fetch_git(store, url, commit, pin, say), False
+        if version not in ("", pin.version, pin.build):
+            number = version.removeprefix("b")
+            return fetch_version(layout, store, pin, say, version=number, archive=archive, sha256=sha256), False
+        if archive is not None:
+            store_archive(archive, layout.cache, pin.sha256)
+        ensure_base(layout, store, pin, say, fetch=True)
         unpacked = not layout.tree.exists()
         if unpacked:
-            with _work_directory(layout) as work:
-                manifest = unpack(path, pin, work)
-                write_stamp(work, _make_stamp(pin, Series(()), [], manifest))
-                work.rename(layout.tree)
-    return FetchResult(path, cached is None, unpacked)
+            place(layout, store, pin, [], pin.tree, discard=False)
+    return pin, unpacked
 
 
 def apply(
-    layout: Layout, say: Callable[[str], None], *, fetch_missing: bool = False, discard: bool = False
+    layout: Layout, say: Say, *, fetch_missing: bool = False, discard: bool = False, hold_lock: bool = True
 ) -> ApplyResult:
     """Make the vendor tree the pinned base plus the series, completely or not at all.
 
-    A tree whose stamp matches is up to date and nothing is written. Otherwise the result is made from the archive in
-    ``vendor/.cache`` and only then brought into place (see `sync`).
+    A tree whose stamp matches is up to date and nothing is written. While a session is open the tree is the user's:
+    it is left alone too, so that a build can use it.
 
     Parameters
     ----------
@@ -238,92 +212,85 @@ def apply(
     say
         Takes lines of progress.
     fetch_missing
-        Download the archive if it is needed and not cached.
+        Download the base if it is needed and not here.
     discard
         Make the tree anew and give up changes made in it by hand.
+    hold_lock
+        Take the checkout's lock; not for a caller that holds it.
 
     Raises
     ------
     PinError, SeriesError
         If the pin or the series cannot be used.
-    ArchiveMissingError
-        If the archive is needed, not cached, and not to be fetched.
-    ConflictError, VerifyError
-        If a patch does not apply; the tree is as before.
+    SourceMissingError
+        If the base is needed, not here, and not to be fetched.
+    ConflictError, EmptyPatchError, HashMismatchError
+        If a patch does not apply, changes nothing, or the series gives another tree than recorded; the vendor tree is
+        as before.
     DirtyTreeError
         If files changed by hand would be lost; the tree is as before.
+    PendingError
+        If a conflict waits for an answer.
     ToolError
         If git or pip is needed and does not work.
     """
-    pin, series = read_pin(layout.pin_file), read_series(layout.patches)
+    pin, series, session = read_pin(layout.pin_file), read_series(layout.patches), read_session_file(layout)
     stamp = read_stamp(layout.tree)
-    if stamp is not None and not discard and not _why_stale(stamp, pin, series):
+    if session is not None and session["conflicts"]:
+        raise pending(session["patch"], session["conflicts"], session["kind"])
+    if stamp is not None and (session is not None or (not discard and not _why_stale(stamp, pin, series))):
+        if session is None:
+            check_expected(layout, stamp.tree)
         changes = compare(layout.tree, stamp.files)
-        return ApplyResult(False, pin, series, stamp.tree, Synced((), ()), {}, changes)
-    with _locked(layout, say), _work_directory(layout) as work:
-        path = cached_archive(layout.cache, pin)
-        if path is None:
-            if not fetch_missing:
-                raise ArchiveMissingError("the vendor tree cannot be made", pin.package, pin.sha256)
-            path = download_archive(layout.cache, pin, say)
-        pristine = unpack(path, pin, work)
-        applied = [apply_patch(patch, position, work) for position, patch in enumerate(series.patches, start=1)]
-        manifest = scan(work) if applied else pristine
-        new = _make_stamp(pin, series, applied, manifest)
-        if layout.tree.exists():
-            # Read again: another run may have held the lock until now.
-            stamp = read_stamp(layout.tree)
-            ours = [{file: [entry] for file, entry in pristine.items()}, stamp.files if stamp is not None else {}]
-            synced = sync_tree(work, manifest, layout.tree, new, ours, discard=discard)
-        else:
-            write_stamp(work, new)
-            work.rename(layout.tree)
-            synced = Synced(tuple(sorted(manifest)), ())
-    offsets = {
-        patch.name: outcome.offsets
-        for patch, outcome in zip(series.patches, applied, strict=True)
-        if outcome.offsets
-    }
-    return ApplyResult(True, pin, series, new.tree, synced, offsets, Changes((), (), ()))
+        return ApplyResult(False, pin, series, stamp.tree, changes=changes, session=session is not None)
+    with locked(layout, say) if hold_lock else contextlib.nullcontext():
+        store = open_store(layout)
+        steps = build_chain(store, ensure_base(layout, store, pin, say, fetch=fetch_missing), series)
+        tree = steps[-1].after if steps else pin.tree
+        check_expected(layout, tree)
+        synced = place(layout, store, pin, steps, tree, discard=discard)
+    return ApplyResult(True, pin, series, tree, synced, steps)
 
 
-def _make_stamp(pin: Pin, series: Series, applied: list[Applied], manifest: dict[str, str]) -> Stamp:
-    return Stamp(
-        state=COMPLETE,
-        upstream=pin.identity(),
-        series_hash=series.hash,
-        series=[
-            AppliedPatch(patch.name, patch.sha256, outcome.files)
-            for patch, outcome in zip(series.patches, applied, strict=True)
-        ],
-        tree=tree_id(manifest),
-        files={path: [entry] for path, entry in manifest.items()},
-    )
+def place(
+    layout: Layout, store: Store, pin: Pin, steps: Sequence[Step], tree: str, *, discard: bool, mine: Sequence[str] = ()
+) -> Synced:
+    """Bring a tree of the store into vendor/llama.cpp, stamped as `pin` with the patches of `steps`.
 
-
-@contextlib.contextmanager
-def _locked(layout: Layout, say: Callable[[str], None]) -> Iterator[None]:
-    """Hold the checkout's lock: two builds may start at the same time."""
-    layout.cache.mkdir(parents=True, exist_ok=True)
-    with (layout.cache / "lock").open("w", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("waiting for another lucebox-patches to finish")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-@contextlib.contextmanager
-def _work_directory(layout: Layout) -> Iterator[Path]:
-    """Give an empty directory on the tree's file system; the lock makes one name enough.
-
-    One name also means that what a killed run left behind is removed by the next one.
+    `mine` are trees whose content may be overwritten, besides the base and what the stamp lists.
     """
-    work = layout.cache / "work"
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir()
-    try:
-        yield work
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    series = Series(tuple(step.patch for step in steps))
+    files = {path: [entry] for path, entry in store.manifest(tree).items()}
+    stamp = Stamp(
+        COMPLETE, pin.identity(), series.hash,
+        [AppliedPatch(step.patch.name, step.patch.sha256, step.files) for step in steps], tree, files,
+    )
+    if not layout.tree.exists():
+        work = layout.cache / "work-tree"
+        synced = sync_tree(store, work, stamp, [], discard=True)
+        work.replace(layout.tree)
+        return synced
+    # Read again: another run may have held the lock until now.
+    before = read_stamp(layout.tree)
+    ours = [{path: [entry] for path, entry in store.manifest(own).items()} for own in (pin.tree, *mine) if own]
+    return sync_tree(store, layout.tree, stamp, [*ours, before.files if before else {}], discard=discard)
+
+
+def check_expected(layout: Layout, tree: str) -> None:
+    """Raise `HashMismatchError` if ``patches/EXPECTED`` names another tree than the series gives."""
+    if layout.expected.is_file() and (expected := layout.expected.read_text(encoding="utf-8").strip()) != tree:
+        remedy = "if the series was changed on purpose, `lucebox-patches export` records its tree"
+        raise HashMismatchError("the tree that the series gives", "its git tree id", expected, tree, remedy)
+
+
+def pending(patch: str, files: Sequence[str], kind: str, reason: str = "") -> PendingError:
+    """Return the error for a conflict that waits; `reason` is what the patch is for."""
+    command = "rebase-onto" if kind == "rebase" else "refresh"
+    return PendingError(
+        f"{patch} needs a person",
+        f"vendor/llama.cpp has marked sections, or a file of one side only: {', '.join(files)}"
+        + (f"\nWhat the patch is for:\n{reason}" if reason else ""),
+        f"edit these files until they do what the patch is for, then `lucebox-patches {command} --continue`; "
+        "`lucebox-patches abort` restores what was before",
+        patch=patch, files=list(files),
+    )

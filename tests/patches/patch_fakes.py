@@ -1,22 +1,25 @@
-"""A fake upstream, its archive, and a checkout that pins it."""
+"""A fake upstream, its archive, a checkout that pins it, and ways to disturb a run."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import hashlib
 import io
 import json
 import os
+import shutil
+import subprocess
 import tarfile
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lucebox_patches.cli import main
-from lucebox_patches.objects import file_entry, tree_id
-from lucebox_patches.stamp import STAMP_NAME
+from lucebox_patches.tree import STAMP_NAME
 
 TOP = "fake_upstream-1.0"
 SUBDIR = "llama.cpp"
@@ -57,6 +60,55 @@ def change(path: str, old: str, new: str, base: bytes | None = None) -> bytes:
     return diff(path, content, content.replace(old.encode(), new.encode()))
 
 
+FIELDS = {
+    "Class": "fix",
+    "Origin": "own",
+    "Forwarded": "no",
+    "Test": "tests/test_it.py",
+    "Changes-Output": "no",
+    "Drop-When": "upstream does it",
+    "Last-Update": "2026-01-02",
+}
+
+
+def mail(subject: str, body: bytes, reason: str = "Why it is done.", **fields: str) -> bytes:
+    """Return a patch with a complete header; `body` is a diff or another patch, `fields` have ``_`` for ``-``."""
+    start = body.find(b"diff --git ")
+    start = start if start >= 0 else body.find(b"--- a/") if b"--- a/" in body else body.find(b"--- /dev/null")
+    values = FIELDS | {name.replace("_", "-"): value for name, value in fields.items()}
+    text = "".join(f"{name}: {value}\n" for name, value in values.items() if value)
+    head = f"From: A Person <a@example.org>\nDate: Fri, 02 Jan 2026 03:04:05 +0000\nSubject: {subject}\n"
+    return f"{head}\n{reason}\n\n{text}---\n".encode() + body[start:]
+
+
+def replaced(path: str, *pairs: tuple[str, str], base: bytes | None = None) -> bytes:
+    """Return an upstream file (or `base`) with texts replaced, each of which must stand there once."""
+    content = UPSTREAM[path] if base is None else base
+    for old, new in pairs:
+        assert content.count(old.encode()) == 1, old
+        content = content.replace(old.encode(), new.encode())
+    return content
+
+
+def edits(subject: str, path: str, *pairs: tuple[str, str], base: bytes | None = None, **fields: str) -> bytes:
+    """Return a complete patch that replaces texts in an upstream file (or in `base`)."""
+    before = UPSTREAM[path] if base is None else base
+    return mail(subject, diff(path, before, replaced(path, *pairs, base=before)), f"Because of {subject}.", **fields)
+
+
+_FIVE = replaced("src/a.cpp", ("a 5\n", "a five\n"))
+THREE = {
+    "five.patch": edits("a: five", "src/a.cpp", ("a 5\n", "a five\n")),
+    "ten.patch": edits("b: ten", "src/b.cpp", ("b 10\n", "b ten\n")),
+    "larger.patch": edits("a: larger", "src/a.cpp", ("a five\n", "a FIVE\n"), ("a 15\n", "a fifteen\n"), base=_FIVE),
+}
+"""Three patches, of which the last changes a line that the first has written, and another."""
+WITH_THREE = UPSTREAM | {
+    "src/a.cpp": replaced("src/a.cpp", ("a 5\n", "a FIVE\n"), ("a 15\n", "a fifteen\n")),
+    "src/b.cpp": replaced("src/b.cpp", ("b 10\n", "b ten\n")),
+}
+
+
 def make_archive(path: Path, members: Sequence[tuple[tarfile.TarInfo, bytes]]) -> str:
     """Write a gzip-compressed tar archive and return its sha256."""
     with tarfile.open(path, "w:gz") as tar:
@@ -91,25 +143,103 @@ class Outcome:
     text: str
 
 
+class KilledError(BaseException):
+    """Stands for a process that ends in the middle: nothing in the tool handles it."""
+
+
+@contextlib.contextmanager
+def killed_at(step: int) -> Iterator[Callable[[], int]]:
+    """End the run inside when it is about to do its `step`-th (from 1) change of the disk.
+
+    Counted are the calls that put a file into place or remove one; what is written before under another name is then
+    left over, as after a real kill. Gives a function that returns how many steps there were.
+    """
+    count = 0
+
+    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count >= step:  # and nothing after it: a killed process does not tidy up
+                raise KilledError
+            return real(*arguments, **options)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patcher:
+        for name in ("replace", "unlink", "rmdir"):
+            patcher.setattr(Path, name, counted(getattr(Path, name)))
+        with contextlib.suppress(KilledError):
+            yield lambda: count
+
+
+def plain_git(*arguments: str, cwd: Path, stdin: bytes = b"") -> str:
+    """Run git as on a machine without any settings."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")} | {
+        "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C",
+    }
+    who = ("-c", "user.name=A Person", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main")
+    return subprocess.run(
+        ["git", *who, *arguments], cwd=cwd, env=environment, input=stdin, stdout=subprocess.PIPE, check=True
+    ).stdout.decode().strip()
+
+
+def make_repository(directory: Path, files: Mapping[str, bytes], *tags: str) -> str:
+    """Make a repository with one commit of these files and return the commit id."""
+    directory.mkdir(exist_ok=True)
+    write_files(directory, files)
+    plain_git("init", "--quiet", cwd=directory)
+    plain_git("-c", "core.autocrlf=false", "add", "--all", "--force", cwd=directory)
+    plain_git("commit", "--quiet", "-m", "base", cwd=directory)
+    for tag in tags:
+        plain_git("tag", tag, cwd=directory)
+    return plain_git("rev-parse", "HEAD", cwd=directory)
+
+
+def write_files(directory: Path, files: Mapping[str, bytes]) -> None:
+    """Write files with the modes that the fake upstream has."""
+    for path, content in files.items():
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (directory / path).write_bytes(content)
+        (directory / path).chmod(0o755 if path in EXECUTABLE else 0o644)
+
+
+Prepared = Callable[[str, Callable[["Checkout"], None]], "Checkout"]
+"""Type of the fixture ``prepared``."""
+
+
+def tree_id(files: Mapping[str, bytes]) -> str:
+    """Return git's tree id of these files, which have the modes of the fake upstream."""
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        write_files(root, files)
+        plain_git("init", "--quiet", cwd=root)
+        plain_git("-c", "core.autocrlf=false", "add", "--all", "--force", cwd=root)
+        return plain_git("write-tree", cwd=root)
+
+
 class Checkout:
     """A directory laid out like the repository."""
 
-    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
         self.tree = root / "vendor" / "llama.cpp"
         self.cache = root / "vendor" / ".cache"
         self.patches = root / "patches"
         self.pin_file = root / "vendor" / "upstream.toml"
         self.archive = root.parent / "upstream.tar.gz"
-        self._capsys = capsys
-        self.tree.parent.mkdir(parents=True)
-        self.patches.mkdir()
+        self.tree.parent.mkdir(parents=True, exist_ok=True)
+        self.patches.mkdir(exist_ok=True)
+
+    def copy(self, name: str) -> Checkout:
+        """Return a copy of everything, beside this one."""
+        shutil.copytree(self.root, self.root.parent / name, symlinks=True)
+        return Checkout(self.root.parent / name)
 
     def pin_upstream(self, files: Mapping[str, bytes], *, build: str = "b1") -> None:
         """Make an archive of `files` and pin it."""
         sha256 = make_archive(self.archive, upstream_members(files))
-        entries = {path: file_entry(content, executable=path in EXECUTABLE) for path, content in files.items()}
-        self.write_pin(sha256=sha256, tree=tree_id(entries), build=build)
+        self.write_pin(sha256=sha256, tree=tree_id(files), build=build)
 
     def write_pin(self, **values: str) -> None:
         """Write the pin file."""
@@ -132,12 +262,50 @@ class Checkout:
             (self.patches / name).write_bytes(content)
         (self.patches / "series").write_text("# The order.\n" + "".join(f"{name}\n" for name in patches), "utf-8")
 
+    def set_exported(self, patches: Mapping[str, bytes]) -> None:
+        """Replace the series, bring it into the form of ``export``, and apply it."""
+        (self.root / "tests").mkdir(exist_ok=True)
+        (self.root / "tests" / "test_it.py").touch()
+        self.set_series(patches)
+        self.ok("export")
+        self.ok("apply")
+
     def run(self, *arguments: str) -> Outcome:
         """Run the command line in this process with ``--json``."""
-        self._capsys.readouterr()
-        code = main([*arguments, "--json"], self.root)
-        captured = self._capsys.readouterr()
-        return Outcome(code, json.loads(captured.out), captured.err)
+        out, err = io.StringIO(), io.StringIO()
+        first = [*arguments[: arguments.index("--")], "--json", *arguments[arguments.index("--") :]] if (
+            "--" in arguments) else [*arguments, "--json"]
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main(first, self.root)
+        return Outcome(code, json.loads(out.getvalue()), err.getvalue())
+
+    def ok(self, *arguments: str) -> Outcome:
+        """Run a command that must succeed."""
+        outcome = self.run(*arguments)
+        assert outcome.code == 0, outcome.text
+        return outcome
+
+    def fetch(self, files: Mapping[str, bytes], version: str = "2.0.0") -> None:
+        """Get another version of the upstream into the store; its build is ``b`` and the first number."""
+        archive = self.root.parent / f"other-{version}.tar.gz"
+        make_archive(archive, upstream_members(files))
+        self.ok("fetch", version, "--archive", str(archive))
+
+    def edit_file(self, path: str, *pairs: tuple[str, str]) -> None:
+        """Replace texts in a file of the vendor tree by hand."""
+        (self.tree / path).write_bytes(replaced(path, *pairs, base=(self.tree / path).read_bytes()))
+
+    def series_files(self) -> dict[str, bytes]:
+        """Return the files of the patch directory."""
+        return {path.name: path.read_bytes() for path in sorted(self.patches.iterdir())}
+
+    def everything(self) -> dict[str, tuple[int, bytes]]:
+        """Return mode and content of every file of the checkout except the cache."""
+        return {
+            path.relative_to(self.root).as_posix(): (path.stat().st_mode, path.read_bytes())
+            for path in sorted(self.root.rglob("*"))
+            if path.is_file() and self.cache not in path.parents
+        }
 
     def content(self) -> dict[str, bytes]:
         """Return all files of the vendor tree except the stamp."""

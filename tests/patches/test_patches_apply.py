@@ -5,9 +5,8 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from lucebox_patches.objects import scan, tree_id
-from lucebox_patches.stamp import STAMP_NAME
-from patch_fakes import UPSTREAM, Checkout, change, diff, lines
+from lucebox_patches.tree import STAMP_NAME
+from patch_fakes import UPSTREAM, Checkout, change, diff, lines, tree_id
 
 FIRST = change("src/a.cpp", "a 10\n", "a ten\n")
 SECOND = change("src/b.cpp", "b 10\n", "b ten\n")
@@ -70,7 +69,8 @@ def test_a_failing_second_patch_leaves_the_tree_as_it_was(checkout: Checkout) ->
     assert outcome.code == 6
     assert outcome.data["error"]["type"] == "ConflictError"
     assert "patch 3 of the series, bad.patch" in outcome.text
-    assert "src/b.cpp: hunk 2 (@@ -15,6 +15,6 @@)" in outcome.text
+    assert outcome.data["error"]["files"] == ["src/b.cpp"]
+    assert "src/b.cpp:15" in outcome.text
     assert "b eighteen" in outcome.text
     assert checkout.content() == content
     assert (checkout.tree / STAMP_NAME).read_bytes() == stamp
@@ -136,8 +136,13 @@ def test_a_patch_that_cannot_apply_is_named(checkout: Checkout, content: bytes, 
 def test_a_patch_that_is_already_in_the_base_fails(checkout: Checkout) -> None:
     checkout.pin_upstream(UPSTREAM | {"src/a.cpp": UPSTREAM["src/a.cpp"].replace(b"a 10\n", b"a ten\n")})
     checkout.run("fetch", "--archive", str(checkout.archive))
-    checkout.set_series({"first.patch": FIRST})
-    assert checkout.run("apply").code == 6
+    checkout.set_series({"second.patch": SECOND, "first.patch": FIRST})
+    outcome = checkout.run("apply")
+    assert outcome.code == 1
+    assert outcome.data["error"]["type"] == "EmptyPatchError"
+    assert outcome.data["error"]["patches"] == ["first.patch"]
+    assert "drop-upstreamed" in outcome.text
+    assert checkout.content() == UPSTREAM
 
 
 def test_the_stamp_records_base_series_and_result(checkout: Checkout) -> None:
@@ -152,7 +157,7 @@ def test_the_stamp_records_base_series_and_result(checkout: Checkout) -> None:
         ("first.patch", ["src/a.cpp"]),
         ("second.patch", ["src/b.cpp"]),
     ]
-    assert stamp["tree"] == outcome.data["tree"] == tree_id(scan(checkout.tree, skip=frozenset({STAMP_NAME})))
+    assert stamp["tree"] == outcome.data["tree"] == tree_id(checkout.content())
     assert str(checkout.root) not in (checkout.tree / STAMP_NAME).read_text(encoding="utf-8")
 
 

@@ -12,13 +12,9 @@ from pathlib import Path
 import pytest
 from lucebox_patches.archive import unpack
 from lucebox_patches.errors import HashMismatchError, UnsafeArchiveError
-from lucebox_patches.objects import scan, tree_id
-from lucebox_patches.pin import Pin
+from lucebox_patches.store import Store
+from lucebox_patches.tree import snapshot
 from patch_fakes import EXECUTABLE, SUBDIR, TOP, UPSTREAM, Checkout, make_archive, member, upstream_members
-
-
-def _pin(sha256: str, tree: str = "0" * 40, subdir: str = SUBDIR) -> Pin:
-    return Pin("fake-upstream", "1.0", sha256, subdir, "MIT", "b1", "0.0.1", tree)
 
 
 def _link(name: str, target: str, kind: bytes) -> tuple[tarfile.TarInfo, bytes]:
@@ -39,7 +35,7 @@ def test_a_wrong_hash_is_refused_before_the_archive_is_opened(
     outcome = empty_checkout.run("fetch", "--archive", str(empty_checkout.archive))
     assert outcome.code == 3
     assert outcome.data["error"]["type"] == "HashMismatchError"
-    assert "the pin says" in outcome.text
+    assert "recorded is" in outcome.text
     assert not empty_checkout.tree.exists()
     assert not list(empty_checkout.cache.glob("*.gz"))
 
@@ -48,7 +44,7 @@ def test_unpacking_itself_verifies_the_hash(tmp_path: Path) -> None:
     archive = tmp_path / "x.tar.gz"
     make_archive(archive, upstream_members(UPSTREAM))
     with pytest.raises(HashMismatchError) as caught:
-        unpack(archive, _pin("0" * 64), tmp_path / "out")
+        unpack(archive, "0" * 64, SUBDIR, tmp_path / "out")
     assert caught.value.expected == "0" * 64
     assert not (tmp_path / "out").exists()
 
@@ -89,19 +85,19 @@ def test_an_archive_that_is_not_one_is_refused_even_with_the_right_hash(tmp_path
     archive = tmp_path / "x.tar.gz"
     archive.write_bytes(b"not gzip")
     with pytest.raises(UnsafeArchiveError, match="cannot be read"):
-        unpack(archive, _pin(hashlib.sha256(b"not gzip").hexdigest()), tmp_path / "out")
+        unpack(archive, hashlib.sha256(b"not gzip").hexdigest(), SUBDIR, tmp_path / "out")
 
 
 def test_an_archive_without_the_pinned_directory_is_refused(tmp_path: Path) -> None:
     archive = tmp_path / "x.tar.gz"
     sha256 = make_archive(archive, upstream_members(UPSTREAM))
     with pytest.raises(UnsafeArchiveError, match="no directory 'elsewhere'"):
-        unpack(archive, _pin(sha256, subdir="elsewhere"), tmp_path / "out")
+        unpack(archive, sha256, "elsewhere", tmp_path / "out")
 
 
 def test_another_tree_under_the_right_hash_is_refused(empty_checkout: Checkout) -> None:
     sha256 = make_archive(empty_checkout.archive, upstream_members(UPSTREAM))
-    empty_checkout.write_pin(sha256=sha256, tree="0" * 40)
+    empty_checkout.write_pin(sha256=sha256, tree="1" * 40)
     outcome = empty_checkout.run("fetch", "--archive", str(empty_checkout.archive))
     assert outcome.code == 3
     assert "git tree id" in outcome.text
@@ -131,7 +127,6 @@ def test_the_tree_id_is_the_one_that_git_computes(tmp_path: Path) -> None:
         (tree / path).write_bytes(f"{path}\r\n".encode())
     (tree / "z/.gitignore").write_text("*.o\n", encoding="utf-8")
     (tree / "a-b").chmod(0o755)
-    (tree / "link").symlink_to("a.b")
     (tree / "empty").mkdir()
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")} | {
         "GIT_CONFIG_GLOBAL": os.devnull,
@@ -145,25 +140,33 @@ def test_the_tree_id_is_the_one_that_git_computes(tmp_path: Path) -> None:
 
     git("init", "--quiet")
     git("-c", "core.autocrlf=false", "add", "--all", "--force")
-    assert tree_id(scan(tree)) == git("write-tree")
+    assert snapshot(Store(tmp_path / "own.git"), tree) == git("write-tree")
 
 
-def test_a_second_tree_needs_neither_the_file_nor_the_network(checkout: Checkout) -> None:
+@pytest.mark.parametrize("kept", ["store", "archive"])
+def test_a_second_tree_needs_neither_the_file_nor_the_network(checkout: Checkout, kept: str) -> None:
     checkout.archive.unlink()
     shutil.rmtree(checkout.tree)
+    if kept == "archive":
+        shutil.rmtree(checkout.cache / "store.git")
+    else:
+        next(checkout.cache.glob("*.gz")).unlink()
     outcome = checkout.run("fetch")
     assert outcome.code == 0
-    assert outcome.data["downloaded"] is False
+    assert outcome.data["unpacked"] is True
+    assert "downloading" not in outcome.text
     assert checkout.content() == UPSTREAM
 
 
 def test_a_damaged_cached_archive_is_not_used(checkout: Checkout) -> None:
     (cached,) = checkout.cache.glob("*.gz")
     cached.write_bytes(cached.read_bytes()[:-1])
+    shutil.rmtree(checkout.cache / "store.git")
     shutil.rmtree(checkout.tree)
     outcome = checkout.run("apply")
     assert outcome.code == 7
-    assert outcome.data["error"]["type"] == "ArchiveMissingError"
+    assert outcome.data["error"]["type"] == "SourceMissingError"
+    assert checkout.run("status").data["source_at_hand"] is False
     assert checkout.run("fetch", "--archive", str(checkout.archive)).code == 0
     assert checkout.content() == UPSTREAM
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from patch_fakes import UPSTREAM, Checkout
+from patch_fakes import UPSTREAM, Checkout, make_archive, upstream_members
 
 _FAKE_PIP = """#!{python}
 import json, os, shutil, sys
@@ -43,13 +44,19 @@ class FakePip:
         return data
 
 
+def _programs(tmp_path: Path) -> Path:
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    (directory / "git").symlink_to(shutil.which("git") or "/usr/bin/git")
+    return directory
+
+
 @pytest.fixture(params=["pip", "pip3"])
 def fake_pip(
     request: pytest.FixtureRequest, empty_checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> FakePip:
-    """Make a fake pip the only one: none in the interpreter, and nothing else on the path."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
+    """Make a fake pip the only one: none in the interpreter, and nothing but git beside it on the path."""
+    programs = _programs(tmp_path)
     fake = FakePip(programs, empty_checkout.archive, request.param)
     monkeypatch.setenv("PATH", str(programs))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
@@ -59,7 +66,7 @@ def fake_pip(
 def test_fetch_downloads_the_pinned_version_with_its_hash(empty_checkout: Checkout, fake_pip: FakePip) -> None:
     outcome = empty_checkout.run("fetch")
     assert outcome.code == 0
-    assert outcome.data["downloaded"] is True
+    assert "downloading fake-upstream==1.0 with pip" in outcome.text
     assert empty_checkout.content() == UPSTREAM
     call = fake_pip.call()
     assert call["argv"][0] == "download"
@@ -79,6 +86,27 @@ def test_settings_that_would_build_or_hide_pip_do_not_reach_it(
     assert "PIP_NO_BINARY" not in environment
     assert "PYTHONPATH" not in environment
     assert environment["PIP_RETRIES"] == "0"
+
+
+def test_another_version_is_downloaded_without_a_hash_unless_one_is_given(
+    checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "fake_upstream-7.0.0.tar.gz"
+    sha256 = make_archive(archive, upstream_members(UPSTREAM | {"src/a.cpp": b"seven\n"}))
+    fake = FakePip(_programs(tmp_path), archive, "pip")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
+    assert checkout.run("fetch", "7.0.0", "--sha256", "0" * 64).code == 3
+    outcome = checkout.ok("fetch", "7.0.0")
+    assert fake.call()["requirement"] == "fake-upstream==7.0.0\n"
+    assert "--require-hashes" not in fake.call()["argv"]
+    assert outcome.data["sha256"] == sha256
+    assert outcome.data["upstream"]["build"] == "b7"
+    assert checkout.content() == UPSTREAM
+    # The canary asks for the newest and learns its version from the file name.
+    outcome = checkout.ok("canary")
+    assert fake.call()["requirement"] == "fake-upstream\n"
+    assert outcome.data["to"]["version"] == "7.0.0"
 
 
 @pytest.mark.usefixtures("fake_pip")
@@ -112,7 +140,7 @@ def test_a_failing_pip_is_quoted(empty_checkout: Checkout) -> None:
 def test_without_any_pip_the_message_says_what_was_tried(
     empty_checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PATH", str(_programs(tmp_path)))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
     outcome = empty_checkout.run("fetch")
     assert outcome.code == 7

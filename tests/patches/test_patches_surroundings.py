@@ -79,7 +79,7 @@ def test_git_is_asked_to_speak_english(checkout: Checkout, tmp_path: Path, monke
     checkout.set_series({"one.patch": PATCH.replace(b" a 9\n", b" a nine\n")})
     outcome = checkout.run("apply")
     assert outcome.code == 6
-    assert "src/a.cpp: hunk 1 (@@ -7,7 +7,7 @@)" in outcome.text
+    assert outcome.data["error"]["files"] == ["src/a.cpp"]
     assert set(seen.read_text(encoding="utf-8").split()) == {"C,"}
 
 
@@ -89,23 +89,38 @@ def test_a_git_that_does_nothing_is_found_out(
     real = shutil.which("git")
     wrapper = tmp_path / "bin" / "git"
     wrapper.parent.mkdir()
-    wrapper.write_text(f'#!/bin/sh\ncase "$*" in *--numstat*) exec "{real}" "$@";; esac\n', encoding="utf-8")
+    wrapper.write_text(f'#!/bin/sh\ncase "$*" in *" apply "*) exit 0;; esac\nexec "{real}" "$@"\n', encoding="utf-8")
     wrapper.chmod(0o755)
     monkeypatch.setenv("PATH", f"{wrapper.parent}{os.pathsep}{os.environ['PATH']}")
     checkout.set_series({"one.patch": PATCH})
     outcome = checkout.run("apply")
-    assert outcome.code == 6
-    assert outcome.data["error"]["type"] == "VerifyError"
-    assert "src/a.cpp" in outcome.text
+    assert outcome.code == 1
+    assert outcome.data["error"]["patches"] == ["one.patch"]
     assert checkout.content() == UPSTREAM
 
 
-def test_git_is_needed_for_patches_only(checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.rmtree(checkout.tree)
+def test_git_is_needed_to_make_a_tree_and_not_to_use_one(
+    checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert checkout.run("apply").code == 0
+    assert checkout.run("status").code == 0
     checkout.set_series({"one.patch": PATCH})
     outcome = checkout.run("apply")
     assert outcome.code == 7
+    assert outcome.data["error"]["program"] == "git"
     assert "install git" in outcome.text
     assert checkout.content() == UPSTREAM
+
+
+def test_a_git_that_is_too_old_is_refused(
+    empty_checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = tmp_path / "bin" / "git"
+    old.parent.mkdir()
+    old.write_text("#!/bin/sh\necho git version 2.33.9\n", encoding="utf-8")
+    old.chmod(0o755)
+    monkeypatch.setenv("PATH", str(old.parent))
+    outcome = empty_checkout.run("fetch", "--archive", str(empty_checkout.archive))
+    assert outcome.code == 7
+    assert "this is 2.33.9" in outcome.text

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 import threading
 from pathlib import Path
 
 import pytest
 from lucebox_patches import workspace
-from lucebox_patches.stamp import STAMP_NAME
-from patch_fakes import UPSTREAM, Checkout, change, diff
+from lucebox_patches.tree import STAMP_NAME
+from patch_fakes import UPSTREAM, Checkout, KilledError, change, diff
 
 FIRST = change("src/a.cpp", "a 10\n", "a ten\n")
 SECOND = change("src/b.cpp", "b 10\n", "b ten\n")
@@ -20,25 +19,21 @@ WITH_FIRST = UPSTREAM | {"src/a.cpp": UPSTREAM["src/a.cpp"].replace(b"a 10\n", b
 WITH_BOTH = WITH_FIRST | {"src/b.cpp": UPSTREAM["src/b.cpp"].replace(b"b 10\n", b"b ten\n")}
 
 
-class _KilledError(Exception):
-    """Stands for a process that ends in the middle."""
-
-
 def _apply_killed_at_file(checkout: Checkout, number: int) -> None:
     """Apply, but end when the file with this 1-based number is about to be put in place."""
-    real = os.utime
+    real = Path.replace
     calls = 0
 
-    def utime(path: Path) -> None:
+    def replace(path: Path, target: Path) -> Path:
         nonlocal calls
-        calls += 1
+        calls += path.name == ".lucebox-placing"
         if calls == number:
-            raise _KilledError
-        real(path)
+            raise KilledError
+        return real(path, target)
 
     with pytest.MonkeyPatch.context() as patcher:
-        patcher.setattr(os, "utime", utime)
-        with pytest.raises(_KilledError):
+        patcher.setattr(Path, "replace", replace)
+        with pytest.raises(KilledError):
             checkout.run("apply")
 
 
@@ -102,6 +97,24 @@ def test_an_interrupted_apply_is_seen_and_repaired(checkout: Checkout, killed_at
     assert checkout.run("status").code == 0
 
 
+def test_a_tree_that_cannot_be_written_is_reported(checkout: Checkout) -> None:
+    """The error is made, because for the superuser nothing is read-only."""
+
+    def refuse(path: Path, content: bytes) -> int:
+        raise PermissionError(13, f"Permission denied: {path}, {len(content)} bytes")
+
+    checkout.set_series({"first.patch": FIRST})
+    with pytest.MonkeyPatch.context() as patcher:
+        patcher.setattr(Path, "write_bytes", refuse)
+        outcome = checkout.run("apply")
+    assert outcome.code == 7
+    assert outcome.data["error"]["type"] == "OSError"
+    assert "Permission denied" in outcome.text
+    assert checkout.content() == UPSTREAM
+    assert checkout.run("apply").code == 0
+    assert checkout.content() == WITH_FIRST
+
+
 def test_interrupted_runs_towards_different_series_are_repaired(checkout: Checkout) -> None:
     checkout.set_series({"first.patch": FIRST, "second.patch": SECOND})
     _apply_killed_at_file(checkout, 2)
@@ -122,13 +135,16 @@ def test_an_edit_after_an_interruption_is_not_lost(checkout: Checkout) -> None:
 
 
 def test_what_a_killed_run_left_in_the_cache_does_not_matter(checkout: Checkout) -> None:
-    left = checkout.cache / "work" / "src"
-    left.mkdir(parents=True)
-    (left / "stray.cpp").write_bytes(b"stray\n")
+    shutil.rmtree(checkout.cache / "store.git")
+    shutil.rmtree(checkout.tree)
+    for name in ("work", "work-tree"):
+        (checkout.cache / name / "src").mkdir(parents=True)
+        (checkout.cache / name / "src" / "stray.cpp").write_bytes(b"stray\n")
     checkout.set_series({"first.patch": FIRST})
     assert checkout.run("apply").code == 0
     assert checkout.content() == WITH_FIRST
     assert not (checkout.cache / "work").exists()
+    assert not (checkout.cache / "work-tree").exists()
 
 
 def test_edits_by_hand_stop_a_change_and_are_listed(checkout: Checkout) -> None:
@@ -213,7 +229,7 @@ def test_a_source_distribution_is_accepted_as_it_is(checkout: Checkout) -> None:
     status = checkout.run("status")
     assert status.code == 0
     assert status.data["missing"] == ["tools/crlf.txt"]
-    assert status.data["archive_cached"] is False
+    assert status.data["source_at_hand"] is False
 
 
 def test_a_second_run_waits_for_the_first(checkout: Checkout) -> None:
