@@ -72,7 +72,7 @@ def test_an_unsafe_member_is_refused_and_nothing_is_left(
     empty_checkout: Checkout, bad: tuple[tarfile.TarInfo, bytes]
 ) -> None:
     sha256 = make_archive(empty_checkout.archive, [*upstream_members(UPSTREAM), bad])
-    empty_checkout.write_pin(sha256=sha256, tree="0" * 40)
+    empty_checkout.write_pin(sha256=sha256, tree="1" * 40)
     outcome = empty_checkout.run("fetch", "--archive", str(empty_checkout.archive))
     assert outcome.code == 3
     assert outcome.data["error"]["type"] == "UnsafeArchiveError"
