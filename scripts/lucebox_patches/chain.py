@@ -87,12 +87,13 @@ def changed_files(store: Store, before: str, after: str) -> tuple[str, ...]:
 def carry(store: Store, tree: str, before: str, after: str) -> Carried:
     """Bring what leads from `before` to `after` onto `tree`; touches nothing but the store."""
     diff = store.diff(before, after)
-    applied, offsets, _ = store.apply(tree, diff)
-    if applied:
-        return Carried(OFFSET if offsets else CLEAN, applied, offsets)
-    if store.apply(tree, diff, "--reverse")[0]:
-        return Carried(UPSTREAMED, tree)
     merged, conflicts = merge(store, before, tree, after)
+    applied, offsets, _ = store.apply(tree, diff)
+    # The merge decides: with an offset, a diff alone may land in another function that looks the same.
+    if applied and (applied == merged if not conflicts else not offsets):
+        return Carried(OFFSET if offsets else CLEAN, applied, offsets)
+    if not applied and store.apply(tree, diff, "--reverse")[0]:
+        return Carried(UPSTREAMED, tree)
     if conflicts:
         known = _added_lines_are_there(store, tree, diff)
         return Carried(CONFLICT_PROBABLY_UPSTREAMED if known else CONFLICT, merged, conflicts=conflicts)

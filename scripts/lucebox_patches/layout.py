@@ -49,7 +49,7 @@ def write_text(path: Path, text: str | bytes) -> None:
     """Write a file in one step: a reader sees the old one or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(text.encode() if isinstance(text, str) else text)
+    temporary.write_bytes(text.encode("utf-8", "backslashreplace") if isinstance(text, str) else text)
     temporary.replace(path)
 
 

@@ -36,6 +36,7 @@ FIELDS: dict[str, str] = {
 }
 REQUIRED = ("Class", "Origin", "Forwarded", "Test", "Changes-Output", "Drop-When", "Last-Update")
 _FIELD_LINE = re.compile(r"([A-Z][A-Za-z-]*): ?(.*)")
+_MAILBOX_LINE = re.compile(r"From [0-9a-f]{40} ")
 _DIFF_START = re.compile(rb"^(?:diff --git |--- \S+\n\+\+\+ )", re.MULTILINE)
 
 
@@ -91,7 +92,11 @@ class Header:
 def parse_header(text: str) -> Header:
     """Parse a header; what it does not know it keeps, so that `lint` can name it."""
     lines = [line.rstrip() for line in text.replace("\r\n", "\n").split("\n")]
-    while lines and lines[-1] in ("", "---"):
+    if _MAILBOX_LINE.match(lines[0]):
+        del lines[0]
+    # Behind the first line of three hyphens git writes counts of lines, which are no part of the header.
+    lines = lines[: lines.index("---")] if "---" in lines else lines
+    while lines and not lines[-1]:
         lines.pop()
     split = lines.index("") if "" in lines else len(lines)
     head = _fields(lines[:split])

@@ -21,7 +21,7 @@ from .errors import CheckError, EmptyPatchError, SeriesError, UsageError
 from .export import rendered
 from .layout import Layout, Say, locked, write_text
 from .pin import Pin, parse_pin, read_pin, replace_pin
-from .series import NAME, REQUIRED, SERIES_FILE, Header, Patch, read_series, series_text
+from .series import NAME, REQUIRED, SERIES_FILE, Header, Patch, Series, read_series, series_text
 from .store import Store
 from .tree import COMPLETE, read_stamp, snapshot
 from .upstreams import ensure_base
@@ -54,6 +54,8 @@ class Session:
         ``"edit"``, ``"refresh"`` or ``"rebase"``.
     start
         Tree that the first patch is carried onto.
+    series
+        Hash of the series on disk and tree of the pin when it was opened, which must still be the same.
     order
         The patches of the result, in order, the new one included.
     done
@@ -80,6 +82,7 @@ class Session:
 
     kind: str
     start: str
+    series: str
     order: list[str]
     done: list[Done] = field(default_factory=list)
     patch: str = ""
@@ -122,6 +125,11 @@ class Work:
     def names(self) -> list[str]:
         """The patches of the series."""
         return [step.patch.name for step in self.steps]
+
+    @property
+    def series(self) -> str:
+        """What a session records to see that nobody changed the series meanwhile."""
+        return f"{Series(tuple(step.patch for step in self.steps)).hash} {self.pin.tree}"
 
     @property
     def tip(self) -> str:
@@ -170,7 +178,8 @@ def new(layout: Layout, say: Say, patch: str, *, subject: str, kind: str, after:
         date = f"{datetime.date.fromisoformat(today):%a, %d %b %Y} 00:00:00 +0000"
         header = Header({"From": _AUTHOR, "Date": date, "Subject": subject}, _REASON, fields)
         order = [*work.names[:place_at], name, *work.names[place_at:]]
-        session = Session(EDIT, work.pin.tree, order, _unchanged(work, place_at), patch=name, skeleton=header.text())
+        session = Session(EDIT, work.pin.tree, work.series, order, _unchanged(work, place_at), patch=name)
+        session.skeleton = header.text()
         if session.tip == work.tip:
             session.at = work.tip
             session.save(layout)
@@ -185,7 +194,7 @@ def edit(layout: Layout, say: Say, patch: str) -> Session:
         _expect(layout, APPLIED)
         work = Work.open(layout, say)
         at = work.index(patch)
-        session = Session(EDIT, work.pin.tree, work.names, _unchanged(work, at), patch=work.names[at])
+        session = Session(EDIT, work.pin.tree, work.series, work.names, _unchanged(work, at), patch=work.names[at])
         _put(work, session, work.steps[at].after, discard=False)
         return session
 
@@ -235,7 +244,7 @@ def rebase(layout: Layout, say: Say, target: Pin) -> None:
         for step, carried in zip(work.steps, classify(work, target), strict=True):
             where = f": {', '.join(carried.conflicts)}" if carried.conflicts else ""
             say(f"  {carried.outcome:<28} {step.patch.name}{where}")
-        session = Session(REBASE, target.tree, work.names, at=work.tip, pin=target.assignments())
+        session = Session(REBASE, target.tree, work.series, work.names, at=work.tip, pin=target.assignments())
         _carry_rest(work, session, say)
 
 
@@ -260,6 +269,7 @@ def finish_rebase(layout: Layout, say: Say, today: str, missing: Sequence[str]) 
     """Write series and pin of a rebase that has carried everything; `missing` must be acknowledged first."""
     with locked(layout, say):
         work, session = Work.open(layout, say), load(layout, REBASE)
+        _check_unchanged(work, session)
         if session.conflicts or len(session.done) < len(session.order):
             raise pending(session.patch, session.conflicts, REBASE)
         if missing:
@@ -359,6 +369,13 @@ def _expect(layout: Layout, *states: str) -> None:
         raise UsageError("this cannot start now", f"the tree is {now.state}: {now.reason}", remedy)
 
 
+def _check_unchanged(work: Work, session: Session) -> None:
+    if session.series != work.series:
+        seen = "patches or pin on disk are not those it was opened with"
+        remedy = "`lucebox-patches abort` saves your changes and ends it"
+        raise UsageError(f"the {session.kind} cannot go on", seen, remedy)
+
+
 def _unchanged(work: Work, count: int) -> list[Done]:
     return [Done(step.patch.name, step.before, step.after) for step in work.steps[:count]]
 
@@ -377,12 +394,13 @@ def _fold(work: Work, patch: str) -> Session:
         remedy = f"save the change elsewhere, `apply --force-clean`, then `lucebox-patches edit {step.patch.name}`"
         raise UsageError(f"the change does not fit {step.patch.name}", seen, remedy)
     done = [*_unchanged(work, at), Done(step.patch.name, step.before, after, EDITED)]
-    return Session(REFRESH, work.pin.tree, work.names, done, at=work.tip, given=[work.tip, now])
+    return Session(REFRESH, work.pin.tree, work.series, work.names, done, at=work.tip, given=[work.tip, now])
 
 
 def _resumed(work: Work, kind: str) -> Session:
     """Return the open session with the resolution that stands in the vendor tree, if it had stopped."""
     session, stamp = load(work.layout, kind), read_stamp(work.layout.tree)
+    _check_unchanged(work, session)
     if stamp is None or stamp.state != COMPLETE or stamp.tree != session.at:
         # The run that opened or stopped the session was cut off before the tree was in place.
         _put(work, session, session.at, discard=False)
@@ -423,10 +441,13 @@ def _finish(work: Work, session: Session, say: Say, today: str) -> list[str]:
     empty = [done.name for done in session.done if done.before == done.after and done.name not in session.dropped]
     if empty:
         raise EmptyPatchError(empty)
-    old = {step.patch.name: work.store.diff(step.before, step.after) for step in work.steps}
+    old = {step.patch.name: (work.store.diff(step.before, step.after), step.files) for step in work.steps}
     steps = []
     for step in result(work, session):
-        same = old.get(step.patch.name) == work.store.diff(step.before, step.after)
+        diff, files = old.get(step.patch.name, (b"", ()))
+        if also := sorted(set(step.files) - set(files)):
+            say(f"{step.patch.name}: now changes also {', '.join(also)}")
+        same = diff == work.store.diff(step.before, step.after)
         header = step.patch.header if same else step.patch.header.updated(today)
         steps.append(replace(step, patch=replace(step.patch, content=header.text().encode())))
     return _write(work.layout, work.store, target_pin(work, session), steps, session.dropped, say, today)
@@ -453,10 +474,15 @@ def _write(  # noqa: PLR0917 - all of it is what is written
 
 
 def _replay_journal(layout: Layout, say: Say) -> None:
-    journal = json.loads(layout.journal.read_text(encoding="utf-8"))
-    for path, text in journal["write"].items():
+    try:
+        journal = json.loads(layout.journal.read_text(encoding="utf-8"))
+        texts, gone = dict(journal["write"]), list(journal["remove"])
+    except (ValueError, KeyError, TypeError) as error:
+        seen, remedy = f"{type(error).__name__}: {error}", "remove it, and restore patches/ from version control"
+        raise UsageError(f"{layout.journal} cannot be read", seen, remedy) from error
+    for path, text in texts.items():
         write_text(layout.root / path, text.encode("utf-8", "surrogateescape"))
-    for name in journal["remove"]:
+    for name in gone:
         (layout.patches / name).unlink(missing_ok=True)
     layout.session_file.unlink(missing_ok=True)
     if layout.tree.exists():

@@ -107,7 +107,7 @@ def read_session_file(layout: Layout) -> dict[str, Any] | None:
     """Return the open session as recorded, or None."""
     try:
         data = json.loads(layout.session_file.read_text(encoding="utf-8"))
-        checked: dict[str, Any] = {key: data[key] for key in ("kind", "start", "patch", "conflicts", "order")}
+        checked: dict[str, Any] = {key: data[key] for key in ("kind", "start", "series", "patch", "conflicts", "order")}
         return {**checked, **data}
     except FileNotFoundError:
         return None

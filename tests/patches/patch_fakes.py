@@ -148,29 +148,24 @@ class KilledError(BaseException):
 
 
 @contextlib.contextmanager
-def killed_at(step: int) -> Iterator[Callable[[], int]]:
-    """End the run inside when it is about to do its `step`-th (from 1) change of the disk.
+def snapshots(checkout: Checkout) -> Iterator[list[Checkout]]:
+    """Copy the checkout before each step of the run inside: what a process leaves that is killed there.
 
-    Counted are the calls that put a file into place or remove one; what is written before under another name is then
-    left over, as after a real kill. Gives a function that returns how many steps there were.
+    A step puts a file into place or removes one; what was written before under another name is in the copy as well.
     """
-    count = 0
+    taken: list[Checkout] = []
 
-    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+    def after_copying(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count >= step:  # and nothing after it: a killed process does not tidy up
-                raise KilledError
+            taken.append(checkout.copy(f"killed-at-{len(taken) + 1}"))
             return real(*arguments, **options)
 
         return call
 
     with pytest.MonkeyPatch.context() as patcher:
         for name in ("replace", "unlink", "rmdir"):
-            patcher.setattr(Path, name, counted(getattr(Path, name)))
-        with contextlib.suppress(KilledError):
-            yield lambda: count
+            patcher.setattr(Path, name, after_copying(getattr(Path, name)))
+        yield taken
 
 
 def plain_git(*arguments: str, cwd: Path, stdin: bytes = b"") -> str:

@@ -40,7 +40,8 @@ def test_a_tag_is_fetched_and_pinned_by_its_commit(checkout: Checkout, repositor
     assert f'commit = "{commit}"\n' in pin
     assert "sha256" not in pin
     assert "subdir" not in pin
-    assert checkout.content() == NEXT | {"src/b.cpp": replaced("src/b.cpp", ("b 10\n", "b ten\n"), base=NEXT["src/b.cpp"])}
+    patched = replaced("src/b.cpp", ("b 10\n", "b ten\n"), base=NEXT["src/b.cpp"])
+    assert checkout.content() == NEXT | {"src/b.cpp": patched}
     # From then on it is the base, got again from there, and nowhere else.
     content = checkout.everything()
     shutil.rmtree(checkout.cache)

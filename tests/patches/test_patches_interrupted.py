@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 
 import pytest
-from patch_fakes import UPSTREAM, Checkout, Outcome, Prepared, edits, killed_at, replaced
+from patch_fakes import UPSTREAM, Checkout, Outcome, Prepared, edits, replaced, snapshots
 
+_FIVE = replaced("src/a.cpp", ("a 5\n", "a five\n"))
 SMALL = {
     "one.patch": edits("a: five", "src/a.cpp", ("a 5\n", "a five\n")),
-    "two.patch": edits("a: seven", "src/a.cpp", ("a 7\n", "a seven\n"), base=replaced("src/a.cpp", ("a 5\n", "a five\n"))),
+    "two.patch": edits("a: seven", "src/a.cpp", ("a 7\n", "a seven\n"), base=_FIVE),
 }
 
 
@@ -18,11 +18,6 @@ SMALL = {
 def small(prepared: Prepared) -> Checkout:
     """Give a checkout with two patches of one file, of which each needs the other's lines."""
     return prepared("small", lambda checkout: checkout.set_exported(SMALL))
-
-
-def _good(outcome: Outcome) -> bool:
-    """Return whether it went well; what was cut off while it was being written is finished by any command."""
-    return outcome.code == 0 or (outcome.code == 2 and "cut off" in outcome.text)
 
 
 def _go_on(checkout: Checkout, command: list[str]) -> Outcome:
@@ -35,18 +30,16 @@ def _go_on(checkout: Checkout, command: list[str]) -> Outcome:
     return checkout.run(*command)
 
 
-def _disturbed(checkout: Checkout, command: list[str], code: int, check: Callable[[Checkout, Checkout, str], None]) -> None:
-    """Run a command with an interruption at each of its steps and compare with an undisturbed run."""
-    undisturbed = checkout.copy("undisturbed")
-    assert undisturbed.run(*command).code == code
-    for step in itertools.count(1):
-        disturbed = checkout.copy(f"step{step}")
-        with killed_at(step) as steps:
-            disturbed.run(*command)
-        if steps() < step:  # it came to its end before
-            assert step > 3
-            return
-        check(disturbed, undisturbed, f"step {step}")
+def _each_step(
+    checkout: Checkout, command: list[str], code: int, check: Callable[[Checkout, Checkout, str], None]
+) -> None:
+    """Run a command, and check what becomes of each state that a kill would have left of it."""
+    with snapshots(checkout) as killed:
+        outcome = checkout.run(*command)
+    assert outcome.code == code, outcome.text
+    assert len(killed) > 2
+    for number, one in enumerate(killed, start=1):
+        check(one, checkout, f"step {number} of {len(killed)}")
 
 
 def _same(disturbed: Checkout, undisturbed: Checkout, step: str) -> None:
@@ -63,7 +56,7 @@ def test_apply(small: Checkout) -> None:
         disturbed.ok("apply")
         _same(disturbed, undisturbed, step)
 
-    _disturbed(small, ["apply"], 0, check)
+    _each_step(small, ["apply"], 0, check)
 
 
 def test_export(small: Checkout) -> None:
@@ -73,7 +66,7 @@ def test_export(small: Checkout) -> None:
         disturbed.ok("export")
         _same(disturbed, undisturbed, step)
 
-    _disturbed(small, ["export"], 0, check)
+    _each_step(small, ["export"], 0, check)
 
 
 def test_edit(small: Checkout) -> None:
@@ -89,7 +82,7 @@ def test_edit(small: Checkout) -> None:
         disturbed.ok("edit", "one")
         _same(disturbed, undisturbed, step)
 
-    _disturbed(small, ["edit", "one"], 0, check)
+    _each_step(small, ["edit", "one"], 0, check)
 
 
 def test_abort(small: Checkout) -> None:
@@ -100,10 +93,11 @@ def test_abort(small: Checkout) -> None:
     def check(disturbed: Checkout, undisturbed: Checkout, step: str) -> None:
         if disturbed.run("status").data["session"] is not None:
             disturbed.ok("abort")
+        _same(disturbed, undisturbed, step)
         assert disturbed.everything() == before, step
         assert b"\n+b two\n" in (disturbed.cache / "aborted.diff").read_bytes(), step
 
-    _disturbed(small, ["abort"], 0, check)
+    _each_step(small, ["abort"], 0, check)
 
 
 def _opened(small: Checkout) -> Checkout:
@@ -113,30 +107,26 @@ def _opened(small: Checkout) -> Checkout:
     return small
 
 
-def test_refresh_goes_on(small: Checkout) -> None:
-    def check(disturbed: Checkout, undisturbed: Checkout, step: str) -> None:
-        outcome = _go_on(disturbed, ["refresh"]) if disturbed.run("status").data["session"] else disturbed.run("apply")
-        assert _good(outcome), f"{step}: {outcome.text}"
-        _same(disturbed, undisturbed, step)
-
-    _disturbed(_opened(small), ["refresh"], 0, check)
-
-
-def test_refresh_can_be_given_up(small: Checkout) -> None:
-    """Either everything is as before, or the run was so far that it is finished instead."""
+def test_refresh(small: Checkout) -> None:
+    """It goes on, or is given up: then all is as before, or the run was so far that it is finished instead."""
     before = small.everything()
 
     def check(disturbed: Checkout, undisturbed: Checkout, step: str) -> None:
-        if disturbed.run("status").data["session"] is None:
-            return
-        outcome = disturbed.run("abort")
-        if outcome.code == 0:
-            assert disturbed.everything() == before, step
-        else:
-            assert _good(outcome), f"{step}: {outcome.text}"
-            _same(disturbed, undisturbed, step)
+        if disturbed.run("status").data["session"] is not None:
+            back = disturbed.copy(f"{disturbed.root.name}-back")
+            given_up = back.run("abort")
+            if given_up.code == 0:
+                assert back.everything() == before, step
+                assert b"\n+a nine\n" in (back.cache / "aborted.diff").read_bytes(), step
+            else:
+                assert given_up.code == 2, f"{step}: {given_up.text}"
+                assert "cut off while it was written is complete now" in given_up.text
+                _same(back, undisturbed, step)
+        outcome = _go_on(disturbed, ["refresh"]) if disturbed.run("status").data["session"] else disturbed.run("apply")
+        assert outcome.code == 0, f"{step}: {outcome.text}"
+        _same(disturbed, undisturbed, step)
 
-    _disturbed(_opened(small), ["refresh"], 0, check)
+    _each_step(_opened(small), ["refresh"], 0, check)
 
 
 def test_a_refresh_that_stops_in_conflict(small: Checkout) -> None:
@@ -149,7 +139,7 @@ def test_a_refresh_that_stops_in_conflict(small: Checkout) -> None:
         assert outcome.code == 4, f"{step}: {outcome.text}"
         _same(disturbed, undisturbed, step)
 
-    _disturbed(small, ["refresh"], 4, check)
+    _each_step(small, ["refresh"], 4, check)
 
 
 @pytest.fixture
@@ -173,7 +163,7 @@ def test_rebase_onto(target: Checkout) -> None:
         assert _go_on(disturbed, ["rebase-onto", "b2"]).code == 0, step
         _same(disturbed, undisturbed, step)
 
-    _disturbed(target, ["rebase-onto", "b2"], 0, check)
+    _each_step(target, ["rebase-onto", "b2"], 0, check)
 
 
 def test_rebase_onto_that_stops_in_conflict(small: Checkout) -> None:
@@ -184,7 +174,7 @@ def test_rebase_onto_that_stops_in_conflict(small: Checkout) -> None:
         assert outcome.code == 4, f"{step}: {outcome.text}"
         _same(disturbed, undisturbed, step)
 
-    _disturbed(small, ["rebase-onto", "b2"], 4, check)
+    _each_step(small, ["rebase-onto", "b2"], 4, check)
 
 
 def test_rebase_onto_finish(target: Checkout) -> None:
@@ -194,12 +184,12 @@ def test_rebase_onto_finish(target: Checkout) -> None:
     def check(disturbed: Checkout, undisturbed: Checkout, step: str) -> None:
         open_still = disturbed.run("status").data["session"] is not None
         outcome = disturbed.run(*command) if open_still else disturbed.run("apply")
-        assert _good(outcome), f"{step}: {outcome.text}"
+        assert outcome.code == 0, f"{step}: {outcome.text}"
         here, there = ({path: data for path, data in one.everything().items() if not path.startswith("docs/")}
                        for one in (disturbed, undisturbed))
         assert here == there, step
 
-    _disturbed(target, command, 0, check)
+    _each_step(target, command, 0, check)
 
 
 def test_drop_upstreamed(small: Checkout) -> None:
@@ -214,4 +204,4 @@ def test_drop_upstreamed(small: Checkout) -> None:
         disturbed.ok("apply")
         _same(disturbed, undisturbed, step)
 
-    _disturbed(small, ["drop-upstreamed"], 0, check)
+    _each_step(small, ["drop-upstreamed"], 0, check)

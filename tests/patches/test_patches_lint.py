@@ -126,7 +126,8 @@ def test_public_headers_are_not_for_hooks_and_removing_much_needs_a_reason(check
 
 def test_fix_brings_patches_into_their_form(checkout: Checkout) -> None:
     above = b"above\n" * 4 + UPSTREAM["src/a.cpp"]
-    checkout.set_exported({"above.patch": mail("a: above", diff("src/a.cpp", UPSTREAM["src/a.cpp"], above)), "good.patch": GOOD})
+    first = mail("a: above", diff("src/a.cpp", UPSTREAM["src/a.cpp"], above))
+    checkout.set_exported({"above.patch": first, "good.patch": GOOD})
     checkout.set_series({
         "above.patch": (checkout.patches / "above.patch").read_bytes(),
         "good.patch": GOOD.replace(b"Class: fix\nOrigin: own\n", b"Origin: own\nClass: fix\n"),

@@ -7,13 +7,13 @@ import random
 import pytest
 from patch_fakes import UPSTREAM, Checkout, tree_id
 
+_ODD = ["", "--- a/a.cpp", "+++ b/x", "@@ -1,2 +1,2 @@", "diff --git a/x b/x", "-- ", "From x", "---", "\\ No newline"]
 _ALPHABET = "abc xyz\t{}();+-@\\ \"'é山"
 
 
 def _line(source: random.Random) -> bytes:
     """Return a line that may look like a part of a diff or of a mail, and may lack the usual end."""
-    odd = ["", "--- a/src/a.cpp", "+++ b/x", "@@ -1,2 +1,2 @@", "diff --git a/x b/x", "-- ", "From x", "---", "\\ No newline"]
-    text = source.choice(odd) if source.random() < 0.3 else "".join(source.choices(_ALPHABET, k=source.randrange(12)))
+    text = source.choice(_ODD) if source.random() < 0.3 else "".join(source.choices(_ALPHABET, k=source.randrange(12)))
     return text.encode() + source.choice([b"\n"] * 8 + [b"\r\n"])
 
 

@@ -8,7 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from patch_fakes import UPSTREAM, Checkout, Prepared, diff, lines, mail, make_archive, replaced, tree_id, upstream_members
+from patch_fakes import (
+    UPSTREAM,
+    Checkout,
+    Prepared,
+    diff,
+    lines,
+    mail,
+    make_archive,
+    replaced,
+    tree_id,
+    upstream_members,
+)
 
 BASE = UPSTREAM | {f"src/{name}.cpp": lines(name).encode() for name in "defgh"} | {
     "CMakeLists.txt": b"set(LLAMA_VERSION_MAJOR 0)\nset(LLAMA_VERSION_MINOR 3)\nset(LLAMA_VERSION_PATCH 1)\n",
@@ -123,7 +134,7 @@ def test_all_patches_are_classified_before_anything_is_touched(old: Checkout) ->
     outcome = old.run("rebase-onto", "b2")
     assert outcome.code == 4
     said = outcome.text.splitlines()
-    assert [line for line in said if line.endswith("conflict.patch") or "conflict.patch: " in line][0] == said[0]
+    assert "conflict.patch" in said[0]
     assert "clean.patch" in said[1]
     assert "clean" in said[1].removesuffix("clean.patch")
     assert "For the sake of src/g.cpp." in outcome.text
@@ -222,7 +233,8 @@ def test_the_report_says_what_a_reviewer_needs(easy: Checkout) -> None:
     assert data["churn"]["src/b.cpp"].startswith("+2 ")
     assert data["patches"][1]["offsets"] == [{"file": "src/b.cpp", "hunk": 1, "lines": 2}]
     markdown = (easy.root / "reports" / "b10-b2.md").read_text(encoding="utf-8")
-    for word in ("b10 → b2", "three-way", "src/b.cpp #1 +2", "the same on both bases.", "llama_old", "src/a.cpp: +2", data["result_tree"]):
+    words = ("b10 → b2", "three-way", "src/b.cpp #1 +2", "the same on both bases.", "llama_old", "src/a.cpp: +2")
+    for word in (*words, data["result_tree"]):
         assert word in markdown, word
     # range-diff names each patch and shows the line of context that upstream has changed.
     assert "src/a.cpp: a ten" in data["range_diff"]
@@ -354,7 +366,8 @@ def test_lost_upstream_changes_must_be_acknowledged(old: Checkout) -> None:
     assert old.run("rebase-onto", "--finish").code == 1
     old.ok("rebase-onto", "--ack", f"{ids[1]}=not wanted")
     data = old.ok("rebase-onto", "--finish").data
-    assert {hunk["id"]: hunk["reason"] for hunk in data["lost_hunks"]} == {ids[0]: "we say it better", ids[1]: "not wanted"}
+    reasons = {hunk["id"]: hunk["reason"] for hunk in data["lost_hunks"]}
+    assert reasons == {ids[0]: "we say it better", ids[1]: "not wanted"}
     markdown = (old.root / "docs/rebase/b10-b2.md").read_text("utf-8")
     assert "we say it better" in markdown
     assert f"--ack '{ids[1]}=not wanted'" in markdown
