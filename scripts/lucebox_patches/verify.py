@@ -32,7 +32,7 @@ _LOG_LINES_SHOWN = 50
 _SMOKE = """
 import json, pylucebox
 with pylucebox.Engine.demo(mtp=False, n_threads=1) as engine:
-    result = engine.generate("def add(a, b):", max_tokens=16, temperature=0.0)
+    result = engine.generate("def add(a, b):", max_tokens=16)
 print(json.dumps(list(result.token_ids)))
 """
 _NOT_OURS = ("lib", "native", "__pycache__", "_build.json", "_native*.so", "_native*.pyd")
