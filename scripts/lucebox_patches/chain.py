@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import EmptyPatchError, ToolError
+from .errors import EmptyPatchError
 from .series import Patch, Series
 from .store import Offset, Store, conflict
 
@@ -136,9 +136,8 @@ def _merge_file(store: Store, blobs: Sequence[str]) -> tuple[bytes, bool]:
         labels = [word for name in ("the sources", "before the patch", "the patch") for word in ("-L", name)]
         arguments = ["merge-file", "-p", "--diff3", *labels, *map(str, files)]
         done = store.git(*arguments, allowed=tuple(range(256)))
-    if done.returncode > 127:
-        raise ToolError("git", "files cannot be merged", done.stderr.decode(errors="replace").strip(), "merge by hand")
-    return done.stdout, done.returncode == 0
+    # Up to 127 it is the number of conflicts; above, the file cannot be merged as text, and upstream's side stays.
+    return (done.stdout if done.returncode <= 127 else store.read(blobs[:1])[0]), done.returncode == 0
 
 
 def _added_lines_are_there(store: Store, tree: str, diff: bytes) -> bool:
