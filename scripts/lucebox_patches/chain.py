@@ -147,7 +147,7 @@ def _added_lines_are_there(store: Store, tree: str, diff: bytes) -> bool:
     found = False
     for line in diff.split(b"\n"):
         if line.startswith(b"+++ b/"):
-            entry = manifest.get(line[6:].decode("utf-8", "surrogateescape"), "")
+            entry = manifest.get(line[6:].rstrip(b"\t").decode("utf-8", "surrogateescape"), "")
             present = {text.strip() for text in store.read([entry.split(" ")[1]])[0].split(b"\n")} if entry else set()
         elif line.startswith(b"+") and len(line.strip()) > 8:
             if line[1:].strip() not in present:
@@ -160,3 +160,18 @@ def has_markers(content: bytes) -> bool:
     """Return whether a text still has sections of a conflict."""
     starts = {line[:8] for line in content.split(b"\n")}
     return b"<<<<<<< " in starts or b">>>>>>> " in starts
+
+
+def where(store: Store, tree: str, diff: bytes) -> str:
+    """Return where the first added line of each file of a diff stands in a tree."""
+    manifest = store.manifest(tree)
+    found: dict[str, str] = {}
+    path = ""
+    for line in diff.decode("utf-8", "surrogateescape").split("\n"):
+        if line.startswith("+++ b/"):
+            path = line[6:].rstrip("\t")
+        elif line.startswith("+") and path in manifest and path not in found and len(line.strip()) > 8:
+            lines = store.read([manifest[path].split(" ")[1]])[0].decode("utf-8", "surrogateescape").split("\n")
+            if line[1:] in lines:
+                found[path] = f"{path}:{lines.index(line[1:]) + 1} has {line[1:].strip()!r}"
+    return "; ".join(found.values()) or "it only removes lines, and they are gone"

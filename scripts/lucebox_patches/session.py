@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .chain import CLEAN, Carried, Step, build_chain, carry, changed_files, has_markers, merge
-from .errors import CheckError, EmptyPatchError, SeriesError, UsageError
+from .chain import CLEAN, Carried, Step, build_chain, carry, changed_files, has_markers, merge, where
+from .errors import CheckError, DirtyTreeError, EmptyPatchError, SeriesError, UsageError
 from .export import rendered
 from .layout import Layout, Say, locked, write_text
 from .pin import Pin, parse_pin, read_pin, replace_pin
@@ -29,6 +30,7 @@ from .workspace import APPLIED, DIRTY, apply, open_store, pending, place, read_s
 
 EDIT, REFRESH, REBASE = "edit", "refresh", "rebase"
 EDITED, BY_HAND = "edited", "resolved by hand"
+_INDEX = re.compile(rb"^index [0-9a-f.]+", re.MULTILINE)
 _AUTHOR = "pylucebox contributors <pylucebox@lucebox.invalid>"
 _REASON = "TODO: why, for a reader who knows llama.cpp."
 
@@ -311,7 +313,7 @@ def drop_upstreamed(layout: Layout, say: Say, today: str, *, dry_run: bool) -> d
             for done in (one for one in session.done if one.before == one.after):
                 step = work.steps[work.index(done.name)]
                 diff = work.store.diff(step.before, step.after)
-                found[done.name] = f"{done.outcome}; {_where(work.store, done.after, diff)}"
+                found[done.name] = f"{done.outcome}; {where(work.store, done.after, diff)}"
             if not dry_run:
                 session.dropped |= found
                 session.save(layout)
@@ -325,7 +327,7 @@ def drop_upstreamed(layout: Layout, say: Say, today: str, *, dry_run: bool) -> d
                 kept.append(Step(patch, tree, after, changed_files(store, tree, after), offsets))
                 tree = after
             elif after or store.apply(tree, patch.diff, "--reverse")[0]:
-                found[patch.name] = _where(store, tree, patch.diff)
+                found[patch.name] = where(store, tree, patch.diff)
             else:
                 raise SeriesError(layout.patches, [(0, f"{patch.name} neither applies nor is it in the sources")])
         if found and not dry_run:
@@ -364,6 +366,8 @@ def recover(layout: Layout, say: Say) -> bool:
 
 def _expect(layout: Layout, *states: str) -> None:
     now = status(layout)
+    if now.state == DIRTY and DIRTY not in states and now.changes:
+        raise DirtyTreeError(layout.tree, sorted({*now.changes.modified, *now.changes.added}))
     if now.state not in states:
         remedy = "`apply` makes the tree ready; `refresh` or `abort` ends what is open"
         raise UsageError("this cannot start now", f"the tree is {now.state}: {now.reason}", remedy)
@@ -447,7 +451,8 @@ def _finish(work: Work, session: Session, say: Say, today: str) -> list[str]:
         diff, files = old.get(step.patch.name, (b"", ()))
         if also := sorted(set(step.files) - set(files)):
             say(f"{step.patch.name}: now changes also {', '.join(also)}")
-        same = diff == work.store.diff(step.before, step.after)
+        # Blob ids on the `index` lines follow the patches before; they are no change of this one.
+        same = _INDEX.sub(b"", diff) == _INDEX.sub(b"", work.store.diff(step.before, step.after))
         header = step.patch.header if same else step.patch.header.updated(today)
         steps.append(replace(step, patch=replace(step.patch, content=header.text().encode())))
     return _write(work.layout, work.store, target_pin(work, session), steps, session.dropped, say, today)
@@ -496,18 +501,3 @@ def _put(work: Work, session: Session, tree: str, *, discard: bool) -> None:
     session.save(work.layout)
     pin, steps = target_pin(work, session), result(work, session)
     place(work.layout, work.store, pin, steps, tree, discard=discard, mine=[own, *session.given])
-
-
-def _where(store: Store, tree: str, diff: bytes) -> str:
-    """Return where the first added line of each file of a diff stands in a tree."""
-    manifest = store.manifest(tree)
-    found: dict[str, str] = {}
-    path = ""
-    for line in diff.decode("utf-8", "surrogateescape").split("\n"):
-        if line.startswith("+++ b/"):
-            path = line[6:]
-        elif line.startswith("+") and path in manifest and path not in found and len(line.strip()) > 8:
-            lines = store.read([manifest[path].split(" ")[1]])[0].decode("utf-8", "surrogateescape").split("\n")
-            if line[1:] in lines:
-                found[path] = f"{path}:{lines.index(line[1:]) + 1} has {line[1:].strip()!r}"
-    return "; ".join(found.values()) or "it only removes lines, and they are gone"

@@ -99,6 +99,23 @@ def test_a_series_that_changed_under_an_open_edit_is_not_overwritten(three: Chec
     assert three.ok("status").data["state"] == "applied"
 
 
+@pytest.mark.parametrize("last", ["--continue", "--finish"])
+def test_a_series_that_changed_under_an_open_rebase_is_not_overwritten(three: Checkout, last: str) -> None:
+    three.fetch(UPSTREAM | {"src/deep/c.h": b"another\n"})
+    three.ok("rebase-onto", "b2")
+    (three.patches / "more.patch").write_bytes(edits("b: eleven", "src/b.cpp", ("b 18\n", "b x\n")))
+    with (three.patches / "series").open("a", encoding="utf-8") as series:
+        series.write("more.patch\n")
+    (three.patches / "EXPECTED").unlink()
+    files = three.series_files()
+    assert three.run("rebase-onto", last).code == 2
+    assert three.series_files() == files
+    three.ok("abort")
+    three.ok("export")
+    assert three.ok("status").data["num_patches"] == 4
+    assert b"b x\n" in three.content()["src/b.cpp"]
+
+
 def test_the_cache_may_be_deleted_while_nothing_is_open(three: Checkout) -> None:
     before = three.everything()
     shutil.rmtree(three.cache)
@@ -185,6 +202,15 @@ def test_both_sides_add_a_file_or_remove_one(checkout: Checkout) -> None:
     assert "src/deep/c.h" not in checkout.content()
     assert checkout.content()["src/b.cpp"] == replaced("src/b.cpp", ("b 10\n", "b ten\n"), ("b 12\n", "b twelve\n"))
     assert (checkout.tree / "run.sh").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_file_that_upstream_made_binary_is_a_conflict(three: Checkout) -> None:
+    three.fetch(UPSTREAM | {"src/b.cpp": b"\0\1"})
+    outcome = three.run("canary", "2.0.0", "--archive", str(three.root.parent / "other-2.0.0.tar.gz"))
+    assert [row["conflicts"] for row in outcome.data["patches"]] == [[], ["src/b.cpp"], []]
+    outcome = three.run("rebase-onto", "b2")
+    assert outcome.code == 4
+    assert outcome.data["error"]["files"] == ["src/b.cpp"]
 
 
 def test_a_reason_that_looks_like_a_diff_or_a_header_stays(checkout: Checkout) -> None:
