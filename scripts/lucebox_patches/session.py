@@ -159,11 +159,8 @@ def load(layout: Layout, *kinds: str) -> Session:
 def new(layout: Layout, say: Say, patch: str, *, subject: str, kind: str, after: str, today: str) -> Session:
     """Open an edit for a patch that does not exist yet; changes that the tree already holds become part of it.
 
-    Raises
-    ------
-    UsageError
-        For a name or subject that is not usable, or a tree in another state. Behind another patch than the last
-        (`after`) the tree must be without changes.
+    Raises `UsageError` for a name or subject that is not usable, or a tree in another state. Behind another patch than
+    the last (`after`) the tree must be without changes.
     """
     with locked(layout, say):
         _expect(layout, APPLIED, *([] if after else [DIRTY]))
@@ -244,8 +241,7 @@ def rebase(layout: Layout, say: Say, target: Pin) -> None:
         _expect(layout, APPLIED)
         work = Work.open(layout, say)
         for step, carried in zip(work.steps, classify(work, target), strict=True):
-            where = f": {', '.join(carried.conflicts)}" if carried.conflicts else ""
-            say(f"  {carried.outcome:<28} {step.patch.name}{where}")
+            say(f"  {carried.outcome:<28} {step.patch.name} {', '.join(carried.conflicts)}".rstrip())
         session = Session(REBASE, target.tree, work.series, work.names, at=work.tip, pin=target.assignments())
         _carry_rest(work, session, say)
 
@@ -278,14 +274,14 @@ def finish_rebase(layout: Layout, say: Say, today: str, missing: Sequence[str]) 
             seen = f"{len(missing)} change(s) of upstream are not in the result: {', '.join(missing)}"
             remedy = "look at each in the report, then `rebase-onto --ack ID=REASON`"
             raise CheckError("the rebase is not finished", seen, remedy, missing=list(missing))
+        if by_hand := changed_files(work.store, session.at, snapshot(work.store, layout.tree)):
+            remedy = "move these changes aside, finish, and fold them into a patch with `refresh PATCH`"
+            raise UsageError("the rebase is not finished", f"changed by hand since: {', '.join(by_hand)}", remedy)
         return _finish(work, session, say, today)
 
 
 def abort(layout: Layout, say: Say) -> str:
-    """Give up the open session and restore the tree; returns where changes made by hand were saved, or nothing.
-
-    A patch that `new` has opened at the end of the series leaves the tree as it is.
-    """
+    """Give up the session and restore the tree, but for a new last patch; returns where changes by hand were saved."""
     with locked(layout, say):
         session, work = load(layout), Work.open(layout, say)
         saved = ""

@@ -472,3 +472,13 @@ def test_a_series_of_none_moves_as_well(old: Checkout) -> None:
     old.ok("rebase-onto", "--finish")
     assert old.ok("status").data["upstream"]["build"] == "b2"
     old.ok("export", "--check")
+
+
+def test_changes_made_after_everything_was_carried_are_not_lost(easy: Checkout) -> None:
+    easy.ok("rebase-onto", "b2")
+    mine = easy.tree / "src/d.cpp"
+    mine.write_bytes(mine.read_bytes() + b"mine\n")
+    outcome = easy.run("rebase-onto", "--finish")
+    assert outcome.code == 2
+    assert "src/d.cpp" in outcome.text
+    assert mine.read_bytes().endswith(b"mine\n")
