@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 
-from pylucebox._errors import CancelledError
+from pylucebox._errors import CancelledError, SamplingError
 from pylucebox._generate import Run
 from pylucebox._request import Request
 from pylucebox._session import Session
@@ -18,7 +18,8 @@ def run_many(session: Session, requests: Sequence[Request], make_run: MakeRun) -
     """Run all requests and return their finished runs in the order of the requests.
 
     A request is prefilled as soon as a sequence is free; then all running sequences share each cycle. An abort of the
-    session ends every run, those not started yet included, with the reason "cancelled".
+    session ends every run, those not started yet included, with the reason "cancelled". A run whose sampler fails ends
+    with the reason "error" and leaves the others alone.
 
     Parameters
     ----------
@@ -38,7 +39,10 @@ def run_many(session: Session, requests: Sequence[Request], make_run: MakeRun) -
             index, request = waiting.popleft()
             seq = idle.popleft()
             run = runs[index] = make_run(request, seq)
-            run.start()
+            try:
+                run.start()
+            except SamplingError as error:
+                run.fail(error)
             if run.finish_reason is None:
                 running[seq] = run
             else:
@@ -64,4 +68,8 @@ def _cycle(session: Session, running: dict[int, Run]) -> None:
         return
     wall_ns = perf_counter_ns() - began
     for result in results:
-        running[result.seq].absorb(result, times, wall_ns)
+        run = running[result.seq]
+        try:
+            run.absorb(result, times, wall_ns)
+        except SamplingError as error:
+            run.fail(error)

@@ -6,7 +6,6 @@ import contextlib
 import functools
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from pylucebox._batch import run_many
@@ -326,7 +325,8 @@ class Engine:
         Returns
         -------
         list of Completion
-            In the order of the prompts. After `cancel` the unfinished ones have the reason ``"cancelled"``.
+            In the order of the prompts. After `cancel` the unfinished ones have the reason ``"cancelled"``. One whose
+            grammar allows no next token has ``"error"`` and, as `Completion.error`, what `generate` would raise.
         """
         prompts = check_prompts(prompts)
         all_settings = settings_per_prompt(sampling, len(prompts))
@@ -449,9 +449,7 @@ class Engine:
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _tokens(self, prompt: Prompt) -> list[int]:

@@ -18,6 +18,7 @@ The builtin in brackets is a second base, so ordinary handlers such as ``except 
     │  ├─ ContextFullError                      .n_ctx .n_needed
     │  ├─ CancelledError
     │  ├─ RollbackError                         the sequence must be cleared
+    │  ├─ SamplingError
     │  └─ SequenceStateError
     ├─ InvalidArgumentError (ValueError)        .argument .value .allowed
     ├─ ClosedError (RuntimeError)               .what
@@ -51,6 +52,7 @@ __all__ = [
     "ModelNotFoundError",
     "OutOfMemoryError",
     "RollbackError",
+    "SamplingError",
     "SequenceStateError",
     "SidecarMismatchError",
     "SidecarNotFoundError",
@@ -400,6 +402,12 @@ class RollbackError(DecodeError):
     """Rejected drafts could not be taken back; the sequence's state is lost."""
 
     default_advice = "The sequence was cleared: send the request again. Please report this with `lucebox doctor`."
+
+
+class SamplingError(DecodeError):
+    """No next token could be chosen for a request, for example because its grammar allows none."""
+
+    default_advice = "Correct the grammar or the schema of the request; other requests are not affected."
 
 
 class SequenceStateError(DecodeError):

@@ -42,6 +42,7 @@ from pylucebox._errors import (
     ModelFormatError,
     OutOfMemoryError,
     RollbackError,
+    SamplingError,
     SequenceStateError,
 )
 from pylucebox._logging import NativeLog
@@ -264,6 +265,7 @@ def failure(
         lib.LUCEBOX_ERR_MEMORY: OutOfMemoryError,
         lib.LUCEBOX_ERR_CANCELLED: CancelledError,
         lib.LUCEBOX_ERR_ROLLBACK: RollbackError,
+        lib.LUCEBOX_ERR_SAMPLING: SamplingError,
         lib.LUCEBOX_ERR_STATE: SequenceStateError,
     }
     error: LuceboxError

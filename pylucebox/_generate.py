@@ -11,11 +11,20 @@ from collections.abc import Callable, Generator, Sequence
 from time import perf_counter_ns
 from typing import Final
 
-from pylucebox._errors import CancelledError
+from pylucebox._errors import CancelledError, SamplingError
 from pylucebox._logprobs import token_logprobs
 from pylucebox._request import Request
 from pylucebox._result import Completion, CycleInfo, FinishReason, Step, TokenLogprob
-from pylucebox._session import FINISH_CONTEXT, FINISH_EOG, Ask, CycleTimes, Progress, SeqCycle, Session
+from pylucebox._session import (
+    FINISH_CONTEXT,
+    FINISH_EOG,
+    FINISH_FAILED,
+    Ask,
+    CycleTimes,
+    Progress,
+    SeqCycle,
+    Session,
+)
 from pylucebox._stats import MAX_DRAFT, RequestStats, StatsAccumulator
 from pylucebox._text import TextAssembler
 from pylucebox._width import CycleContext, CycleObservation, WidthPolicy, check_choice
@@ -78,9 +87,16 @@ class Run:
         self._prefill_ns = 0
         self._cycles: list[Cycle] = []
         self._final_stats: RequestStats | None = None
+        self._error: SamplingError | None = None
 
     def start(self, progress: Progress | None = None) -> None:
-        """Run the prompt and take the first token; a cancelled prompt ends the run."""
+        """Run the prompt and take the first token; a cancelled prompt ends the run.
+
+        Raises
+        ------
+        SamplingError
+            The sampler can choose no token.
+        """
         request = self._request
         began = perf_counter_ns()
         try:
@@ -115,8 +131,14 @@ class Run:
             Times of the whole cycle.
         wall_ns
             Time around the native call, in nanoseconds.
+
+        Raises
+        ------
+        SamplingError
+            The sampler could choose no further token. What came before it was taken.
         """
-        self._cycles.append((result, times, wall_ns))
+        if result[1]:  # none if the sampler failed at once, and then there is nothing to count
+            self._cycles.append((result, times, wall_ns))
         if self._policy is not None:
             observation = CycleObservation(
                 self._seq,
@@ -136,6 +158,11 @@ class Run:
     def cancel(self) -> None:
         """End the run where it is."""
         self._end("cancelled")
+
+    def fail(self, error: SamplingError) -> None:
+        """End the run where it is with an error that its completion carries."""
+        self._error = error
+        self._end("error")
 
     def steps(self) -> Generator[Step, None, None]:
         """Drive this run alone to its end: a step with the first token, then one for each cycle.
@@ -181,6 +208,8 @@ class Run:
             self._end("length")
         elif finish == FINISH_CONTEXT:
             self._end("context")
+        elif finish == FINISH_FAILED:
+            raise SamplingError("cannot choose the next token", seen=self._session.failure(self._seq))
 
     def _read(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         """Add the text of `tokens`, and return them up to the one that completes a stop string."""
@@ -272,6 +301,7 @@ class Run:
             text="".join(self._texts),
             token_ids=tuple(self._tokens),
             finish_reason=self.finish_reason,
+            error=self._error,
             stop_sequence=self._assembler.stop_sequence,
             prompt_tokens=len(self._request.prompt),
             logprobs=None if self._logprobs is None else tuple(self._logprobs),

@@ -183,6 +183,8 @@ class NativeSession:
             The prompt does not fit.
         CancelledError
             `abort` was called or `progress` returned False.
+        SamplingError
+            The sampler can choose no first token.
         SequenceStateError
             The sequence was not cleared.
         """
@@ -228,6 +230,10 @@ class NativeSession:
             )
             results.append(_new_tuple(SeqCycle, result))
         return results, _new_tuple(CycleTimes, self._read_stats(self._stats_bytes))
+
+    def failure(self, seq: int) -> str:
+        """Return why a sequence ended with FINISH_FAILED; empty if it did not."""
+        return _ffi.string(self._ffi, self._calls.run(self._lib.lucebox_session_failure, seq))
 
     def n_past(self, seq: int) -> int:
         """Return the tokens of a sequence that are in the context."""

@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pylucebox._errors import LuceboxError
 from pylucebox._spec import SpecState
 from pylucebox._stats import RequestStats
 
 __all__ = ["ChatCompletion", "Completion", "CycleInfo", "FinishReason", "Step", "TokenLogprob", "token_digest"]
 
-FinishReason = Literal["stop", "length", "cancelled", "context"]
-"""Why a generation ended: end token or stop string; `max_tokens`; `Engine.cancel()`; the context is full."""
+FinishReason = Literal["stop", "length", "cancelled", "context", "error"]
+"""Why a generation ended: end token or stop string; `max_tokens`; `Engine.cancel()`; the context is full; its sampler
+failed, which only `Engine.generate_many` reports so."""
 
 
 def token_digest(token_ids: Sequence[int]) -> str:
@@ -157,6 +159,8 @@ class Completion:
         See `FinishReason`.
     stop_sequence
         The stop string that ended the text; None for any other end.
+    error
+        What went wrong if the reason is ``"error"``; None for any other end.
     prompt_tokens
         Tokens of the prompt.
     logprobs
@@ -178,6 +182,7 @@ class Completion:
     stats: RequestStats
     spec: SpecState
     seed: int | None = None
+    error: LuceboxError | None = None
 
     @property
     def digest(self) -> str:
@@ -196,6 +201,7 @@ class Completion:
             "stats": self.stats.as_dict(),
             "spec": self.spec.as_dict(),
             "seed": self.seed,
+            "error": None if self.error is None else str(self.error),
             "digest": self.digest,
         }
 

@@ -19,6 +19,7 @@ FINISH_NONE: Final = 0
 FINISH_EOG: Final = 1
 FINISH_LIMIT: Final = 2
 FINISH_CONTEXT: Final = 3
+FINISH_FAILED: Final = 4
 """``enum lucebox_finish``; the numbers are the native ones."""
 
 Progress = Callable[[float], bool | None]
@@ -37,7 +38,8 @@ class SeqCycle(NamedTuple):
     """What a sequence got from a cycle.
 
     Token i was sampled from row i; the first `n_accepted` tokens equal their drafts. `finish` is a ``FINISH_`` number;
-    after FINISH_EOG the last token is the end token. `draft_probs` has `n_drafted` entries.
+    after FINISH_EOG the last token is the end token; with FINISH_FAILED there may be none. `draft_probs` has
+    `n_drafted` entries.
     """
 
     seq: int
@@ -79,6 +81,9 @@ class Session(Protocol):
 
     def cycle(self, asks: Sequence[Ask]) -> tuple[list[SeqCycle], CycleTimes]:
         """Draft, verify and sample for the sequences asked for; results come in the order of `asks`."""
+
+    def failure(self, seq: int) -> str:
+        """Return why a sequence ended with FINISH_FAILED; it must then be cleared."""
 
     def n_past(self, seq: int) -> int:
         """Return the tokens of a sequence that are in the context."""

@@ -585,213 +585,217 @@ static void (*_cffi_call_python_org)(struct _cffi_externpy_s *, char *);
 /************************************************************/
 
 static void *_cffi_types[] = {
-/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 32), // _Bool()(float, void *)
+/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 36), // _Bool()(float, void *)
 /*  1 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13), // float
-/*  2 */ _CFFI_OP(_CFFI_OP_POINTER, 206), // void *
+/*  2 */ _CFFI_OP(_CFFI_OP_POINTER, 210), // void *
 /*  3 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/*  4 */ _CFFI_OP(_CFFI_OP_FUNCTION, 32), // _Bool()(lucebox_model const *, int32_t)
-/*  5 */ _CFFI_OP(_CFFI_OP_POINTER, 195), // lucebox_model const *
+/*  4 */ _CFFI_OP(_CFFI_OP_FUNCTION, 36), // _Bool()(lucebox_model const *, int32_t)
+/*  5 */ _CFFI_OP(_CFFI_OP_POINTER, 199), // lucebox_model const *
 /*  6 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
 /*  7 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/*  8 */ _CFFI_OP(_CFFI_OP_FUNCTION, 23), // char const *()(void)
-/*  9 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 10 */ _CFFI_OP(_CFFI_OP_FUNCTION, 37), // float const *()(lucebox_session const *, int32_t, int32_t)
-/* 11 */ _CFFI_OP(_CFFI_OP_POINTER, 200), // lucebox_session const *
-/* 12 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 13 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 14 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 15 */ _CFFI_OP(_CFFI_OP_FUNCTION, 6), // int32_t()(lucebox_session const *, int32_t)
-/* 16 */ _CFFI_OP(_CFFI_OP_NOOP, 11),
+/*  8 */ _CFFI_OP(_CFFI_OP_FUNCTION, 27), // char const *()(lucebox_session const *, int32_t)
+/*  9 */ _CFFI_OP(_CFFI_OP_POINTER, 204), // lucebox_session const *
+/* 10 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 11 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 12 */ _CFFI_OP(_CFFI_OP_FUNCTION, 27), // char const *()(void)
+/* 13 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 14 */ _CFFI_OP(_CFFI_OP_FUNCTION, 41), // float const *()(lucebox_session const *, int32_t, int32_t)
+/* 15 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
+/* 16 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 17 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 18 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 19 */ _CFFI_OP(_CFFI_OP_FUNCTION, 203), // lucebox_status()(char * *)
-/* 20 */ _CFFI_OP(_CFFI_OP_POINTER, 69), // char * *
-/* 21 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 22 */ _CFFI_OP(_CFFI_OP_FUNCTION, 203), // lucebox_status()(char const *)
-/* 23 */ _CFFI_OP(_CFFI_OP_POINTER, 180), // char const *
-/* 24 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 25 */ _CFFI_OP(_CFFI_OP_FUNCTION, 203), // lucebox_status()(char const *, char * *)
-/* 26 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
-/* 27 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 19 */ _CFFI_OP(_CFFI_OP_FUNCTION, 6), // int32_t()(lucebox_session const *, int32_t)
+/* 20 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
+/* 21 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 22 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 23 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(char * *)
+/* 24 */ _CFFI_OP(_CFFI_OP_POINTER, 73), // char * *
+/* 25 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 26 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(char const *)
+/* 27 */ _CFFI_OP(_CFFI_OP_POINTER, 184), // char const *
 /* 28 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 29 */ _CFFI_OP(_CFFI_OP_FUNCTION, 203), // lucebox_status()(char const *, char const *, _Bool, char * *)
-/* 30 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
-/* 31 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
-/* 32 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1), // _Bool
-/* 33 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 34 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 35 */ _CFFI_OP(_CFFI_OP_FUNCTION, 203), // lucebox_status()(char const *, float const *, int64_t, int64_t, void *, size_t, size_t *)
-/* 36 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
-/* 37 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // float const *
-/* 38 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
-/* 39 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
-/* 40 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
-/* 41 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
-/* 42 */ _CFFI_OP(_CFFI_OP_POINTER, 41), // size_t *
-/* 43 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 44 */ _CFFI_OP(_CFFI_OP_FUNCTION, 203), // lucebox_status()(lucebox_model *, lucebox_session_params const *, lucebox_session * *)
-/* 45 */ _CFFI_OP(_CFFI_OP_POINTER, 195), // lucebox_model *
-/* 46 */ _CFFI_OP(_CFFI_OP_POINTER, 202), // lucebox_session_params const *
-/* 47 */ _CFFI_OP(_CFFI_OP_POINTER, 99), // lucebox_session * *
-/* 48 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 49 */ _CFFI_OP(_CFFI_OP_FUNCTION, 203), // lucebox_status()(lucebox_model const *, char const *, char * *)
-/* 50 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 51 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
-/* 52 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 53 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 54 */ _CFFI_OP(_CFFI_OP_FUNCTION, 203), // lucebox_status()(lucebox_model const *, char const *, size_t, _Bool, _Bool, int32_t *, size_t, size_t *)
-/* 55 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 56 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
-/* 57 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 58 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
-/* 59 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
-/* 60 */ _CFFI_OP(_CFFI_OP_POINTER, 6), // int32_t *
+/* 29 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(char const *, char * *)
+/* 30 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
+/* 31 */ _CFFI_OP(_CFFI_OP_NOOP, 24),
+/* 32 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 33 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(char const *, char const *, _Bool, char * *)
+/* 34 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
+/* 35 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
+/* 36 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1), // _Bool
+/* 37 */ _CFFI_OP(_CFFI_OP_NOOP, 24),
+/* 38 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 39 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(char const *, float const *, int64_t, int64_t, void *, size_t, size_t *)
+/* 40 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
+/* 41 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // float const *
+/* 42 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
+/* 43 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 44 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
+/* 45 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
+/* 46 */ _CFFI_OP(_CFFI_OP_POINTER, 45), // size_t *
+/* 47 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 48 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_model *, lucebox_session_params const *, lucebox_session * *)
+/* 49 */ _CFFI_OP(_CFFI_OP_POINTER, 199), // lucebox_model *
+/* 50 */ _CFFI_OP(_CFFI_OP_POINTER, 206), // lucebox_session_params const *
+/* 51 */ _CFFI_OP(_CFFI_OP_POINTER, 103), // lucebox_session * *
+/* 52 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 53 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_model const *, char const *, char * *)
+/* 54 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 55 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
+/* 56 */ _CFFI_OP(_CFFI_OP_NOOP, 24),
+/* 57 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 58 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_model const *, char const *, size_t, _Bool, _Bool, int32_t *, size_t, size_t *)
+/* 59 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 60 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
 /* 61 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 62 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
-/* 63 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 64 */ _CFFI_OP(_CFFI_OP_FUNCTION, 203), // lucebox_status()(lucebox_model const *, int32_t const *, size_t, _Bool, char *, size_t, size_t *)
-/* 65 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 66 */ _CFFI_OP(_CFFI_OP_POINTER, 6), // int32_t const *
-/* 67 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 68 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
-/* 69 */ _CFFI_OP(_CFFI_OP_POINTER, 180), // char *
-/* 70 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 71 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
-/* 72 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 73 */ _CFFI_OP(_CFFI_OP_FUNCTION, 203), // lucebox_status()(lucebox_model const *, int32_t, _Bool, char *, size_t, size_t *)
-/* 74 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 75 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 76 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
-/* 77 */ _CFFI_OP(_CFFI_OP_NOOP, 69),
-/* 78 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 79 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
-/* 80 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 81 */ _CFFI_OP(_CFFI_OP_FUNCTION, 203), // lucebox_status()(lucebox_model const *, lucebox_model_info *)
-/* 82 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 83 */ _CFFI_OP(_CFFI_OP_POINTER, 196), // lucebox_model_info *
+/* 62 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
+/* 63 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
+/* 64 */ _CFFI_OP(_CFFI_OP_POINTER, 6), // int32_t *
+/* 65 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 66 */ _CFFI_OP(_CFFI_OP_NOOP, 46),
+/* 67 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 68 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_model const *, int32_t const *, size_t, _Bool, char *, size_t, size_t *)
+/* 69 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 70 */ _CFFI_OP(_CFFI_OP_POINTER, 6), // int32_t const *
+/* 71 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 72 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
+/* 73 */ _CFFI_OP(_CFFI_OP_POINTER, 184), // char *
+/* 74 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 75 */ _CFFI_OP(_CFFI_OP_NOOP, 46),
+/* 76 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 77 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_model const *, int32_t, _Bool, char *, size_t, size_t *)
+/* 78 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 79 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 80 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
+/* 81 */ _CFFI_OP(_CFFI_OP_NOOP, 73),
+/* 82 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 83 */ _CFFI_OP(_CFFI_OP_NOOP, 46),
 /* 84 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 85 */ _CFFI_OP(_CFFI_OP_FUNCTION, 203), // lucebox_status()(lucebox_model const *, lucebox_sampler_params const *, lucebox_sampler * *)
+/* 85 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_model const *, lucebox_model_info *)
 /* 86 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 87 */ _CFFI_OP(_CFFI_OP_POINTER, 199), // lucebox_sampler_params const *
-/* 88 */ _CFFI_OP(_CFFI_OP_POINTER, 107), // lucebox_sampler * *
-/* 89 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 90 */ _CFFI_OP(_CFFI_OP_FUNCTION, 203), // lucebox_status()(lucebox_model_params const *, lucebox_model * *)
-/* 91 */ _CFFI_OP(_CFFI_OP_POINTER, 197), // lucebox_model_params const *
-/* 92 */ _CFFI_OP(_CFFI_OP_POINTER, 45), // lucebox_model * *
+/* 87 */ _CFFI_OP(_CFFI_OP_POINTER, 200), // lucebox_model_info *
+/* 88 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 89 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_model const *, lucebox_sampler_params const *, lucebox_sampler * *)
+/* 90 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 91 */ _CFFI_OP(_CFFI_OP_POINTER, 203), // lucebox_sampler_params const *
+/* 92 */ _CFFI_OP(_CFFI_OP_POINTER, 111), // lucebox_sampler * *
 /* 93 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 94 */ _CFFI_OP(_CFFI_OP_FUNCTION, 203), // lucebox_status()(lucebox_sampler const *, char * *)
-/* 95 */ _CFFI_OP(_CFFI_OP_POINTER, 198), // lucebox_sampler const *
-/* 96 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 94 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_model_params const *, lucebox_model * *)
+/* 95 */ _CFFI_OP(_CFFI_OP_POINTER, 201), // lucebox_model_params const *
+/* 96 */ _CFFI_OP(_CFFI_OP_POINTER, 49), // lucebox_model * *
 /* 97 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 98 */ _CFFI_OP(_CFFI_OP_FUNCTION, 203), // lucebox_status()(lucebox_session *, int32_t)
-/* 99 */ _CFFI_OP(_CFFI_OP_POINTER, 200), // lucebox_session *
-/* 100 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 98 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_sampler const *, char * *)
+/* 99 */ _CFFI_OP(_CFFI_OP_POINTER, 202), // lucebox_sampler const *
+/* 100 */ _CFFI_OP(_CFFI_OP_NOOP, 24),
 /* 101 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 102 */ _CFFI_OP(_CFFI_OP_FUNCTION, 203), // lucebox_status()(lucebox_session *, int32_t, int32_t const *, size_t, lucebox_sampler *, _Bool, _Bool(*)(float, void *), void *, int32_t *, int32_t *)
-/* 103 */ _CFFI_OP(_CFFI_OP_NOOP, 99),
+/* 102 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_session *, int32_t)
+/* 103 */ _CFFI_OP(_CFFI_OP_POINTER, 204), // lucebox_session *
 /* 104 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 105 */ _CFFI_OP(_CFFI_OP_NOOP, 66),
-/* 106 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 107 */ _CFFI_OP(_CFFI_OP_POINTER, 198), // lucebox_sampler *
-/* 108 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
-/* 109 */ _CFFI_OP(_CFFI_OP_POINTER, 0), // _Bool(*)(float, void *)
-/* 110 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
-/* 111 */ _CFFI_OP(_CFFI_OP_NOOP, 60),
-/* 112 */ _CFFI_OP(_CFFI_OP_NOOP, 60),
-/* 113 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 114 */ _CFFI_OP(_CFFI_OP_FUNCTION, 203), // lucebox_status()(lucebox_session *, int32_t, int32_t)
-/* 115 */ _CFFI_OP(_CFFI_OP_NOOP, 99),
-/* 116 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 117 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 118 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 119 */ _CFFI_OP(_CFFI_OP_FUNCTION, 203), // lucebox_status()(lucebox_session *, int32_t, int32_t, int32_t *, float *)
-/* 120 */ _CFFI_OP(_CFFI_OP_NOOP, 99),
+/* 105 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 106 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_session *, int32_t, int32_t const *, size_t, lucebox_sampler *, _Bool, _Bool(*)(float, void *), void *, int32_t *, int32_t *)
+/* 107 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
+/* 108 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 109 */ _CFFI_OP(_CFFI_OP_NOOP, 70),
+/* 110 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 111 */ _CFFI_OP(_CFFI_OP_POINTER, 202), // lucebox_sampler *
+/* 112 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
+/* 113 */ _CFFI_OP(_CFFI_OP_POINTER, 0), // _Bool(*)(float, void *)
+/* 114 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
+/* 115 */ _CFFI_OP(_CFFI_OP_NOOP, 64),
+/* 116 */ _CFFI_OP(_CFFI_OP_NOOP, 64),
+/* 117 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 118 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_session *, int32_t, int32_t)
+/* 119 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
+/* 120 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 121 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 122 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 123 */ _CFFI_OP(_CFFI_OP_NOOP, 60),
-/* 124 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // float *
-/* 125 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 126 */ _CFFI_OP(_CFFI_OP_FUNCTION, 203), // lucebox_status()(lucebox_session *, int32_t, void *, size_t, size_t *)
-/* 127 */ _CFFI_OP(_CFFI_OP_NOOP, 99),
-/* 128 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 129 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
-/* 130 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 131 */ _CFFI_OP(_CFFI_OP_NOOP, 42),
-/* 132 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 133 */ _CFFI_OP(_CFFI_OP_FUNCTION, 203), // lucebox_status()(lucebox_session *, int32_t, void const *, size_t, lucebox_sampler *)
-/* 134 */ _CFFI_OP(_CFFI_OP_NOOP, 99),
-/* 135 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 136 */ _CFFI_OP(_CFFI_OP_POINTER, 206), // void const *
-/* 137 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 138 */ _CFFI_OP(_CFFI_OP_NOOP, 107),
-/* 139 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 140 */ _CFFI_OP(_CFFI_OP_FUNCTION, 203), // lucebox_status()(lucebox_session *, lucebox_cycle_request const *, lucebox_cycle_result *, lucebox_cycle_stats *)
-/* 141 */ _CFFI_OP(_CFFI_OP_NOOP, 99),
-/* 142 */ _CFFI_OP(_CFFI_OP_POINTER, 190), // lucebox_cycle_request const *
-/* 143 */ _CFFI_OP(_CFFI_OP_POINTER, 191), // lucebox_cycle_result *
-/* 144 */ _CFFI_OP(_CFFI_OP_POINTER, 192), // lucebox_cycle_stats *
-/* 145 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 146 */ _CFFI_OP(_CFFI_OP_FUNCTION, 203), // lucebox_status()(lucebox_session const *, lucebox_session_info *)
-/* 147 */ _CFFI_OP(_CFFI_OP_NOOP, 11),
-/* 148 */ _CFFI_OP(_CFFI_OP_POINTER, 201), // lucebox_session_info *
+/* 122 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 123 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_session *, int32_t, int32_t, int32_t *, float *)
+/* 124 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
+/* 125 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 126 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 127 */ _CFFI_OP(_CFFI_OP_NOOP, 64),
+/* 128 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // float *
+/* 129 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 130 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_session *, int32_t, void *, size_t, size_t *)
+/* 131 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
+/* 132 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 133 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
+/* 134 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 135 */ _CFFI_OP(_CFFI_OP_NOOP, 46),
+/* 136 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 137 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_session *, int32_t, void const *, size_t, lucebox_sampler *)
+/* 138 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
+/* 139 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 140 */ _CFFI_OP(_CFFI_OP_POINTER, 210), // void const *
+/* 141 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 142 */ _CFFI_OP(_CFFI_OP_NOOP, 111),
+/* 143 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 144 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_session *, lucebox_cycle_request const *, lucebox_cycle_result *, lucebox_cycle_stats *)
+/* 145 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
+/* 146 */ _CFFI_OP(_CFFI_OP_POINTER, 194), // lucebox_cycle_request const *
+/* 147 */ _CFFI_OP(_CFFI_OP_POINTER, 195), // lucebox_cycle_result *
+/* 148 */ _CFFI_OP(_CFFI_OP_POINTER, 196), // lucebox_cycle_stats *
 /* 149 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 150 */ _CFFI_OP(_CFFI_OP_FUNCTION, 206), // void()(char *)
-/* 151 */ _CFFI_OP(_CFFI_OP_NOOP, 69),
-/* 152 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 153 */ _CFFI_OP(_CFFI_OP_FUNCTION, 206), // void()(int32_t, char const *, void *)
-/* 154 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 155 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
-/* 156 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
-/* 157 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 158 */ _CFFI_OP(_CFFI_OP_FUNCTION, 206), // void()(lucebox_model *)
-/* 159 */ _CFFI_OP(_CFFI_OP_NOOP, 45),
-/* 160 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 161 */ _CFFI_OP(_CFFI_OP_FUNCTION, 206), // void()(lucebox_model_params *)
-/* 162 */ _CFFI_OP(_CFFI_OP_POINTER, 197), // lucebox_model_params *
-/* 163 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 164 */ _CFFI_OP(_CFFI_OP_FUNCTION, 206), // void()(lucebox_sampler *)
-/* 165 */ _CFFI_OP(_CFFI_OP_NOOP, 107),
-/* 166 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 167 */ _CFFI_OP(_CFFI_OP_FUNCTION, 206), // void()(lucebox_sampler_params *)
-/* 168 */ _CFFI_OP(_CFFI_OP_POINTER, 199), // lucebox_sampler_params *
-/* 169 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 170 */ _CFFI_OP(_CFFI_OP_FUNCTION, 206), // void()(lucebox_session *)
-/* 171 */ _CFFI_OP(_CFFI_OP_NOOP, 99),
-/* 172 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 173 */ _CFFI_OP(_CFFI_OP_FUNCTION, 206), // void()(lucebox_session_params *)
-/* 174 */ _CFFI_OP(_CFFI_OP_POINTER, 202), // lucebox_session_params *
-/* 175 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 176 */ _CFFI_OP(_CFFI_OP_FUNCTION, 206), // void()(void(*)(int32_t, char const *, void *), void *)
-/* 177 */ _CFFI_OP(_CFFI_OP_POINTER, 153), // void(*)(int32_t, char const *, void *)
-/* 178 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
+/* 150 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_session const *, lucebox_session_info *)
+/* 151 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
+/* 152 */ _CFFI_OP(_CFFI_OP_POINTER, 205), // lucebox_session_info *
+/* 153 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 154 */ _CFFI_OP(_CFFI_OP_FUNCTION, 210), // void()(char *)
+/* 155 */ _CFFI_OP(_CFFI_OP_NOOP, 73),
+/* 156 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 157 */ _CFFI_OP(_CFFI_OP_FUNCTION, 210), // void()(int32_t, char const *, void *)
+/* 158 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 159 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
+/* 160 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
+/* 161 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 162 */ _CFFI_OP(_CFFI_OP_FUNCTION, 210), // void()(lucebox_model *)
+/* 163 */ _CFFI_OP(_CFFI_OP_NOOP, 49),
+/* 164 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 165 */ _CFFI_OP(_CFFI_OP_FUNCTION, 210), // void()(lucebox_model_params *)
+/* 166 */ _CFFI_OP(_CFFI_OP_POINTER, 201), // lucebox_model_params *
+/* 167 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 168 */ _CFFI_OP(_CFFI_OP_FUNCTION, 210), // void()(lucebox_sampler *)
+/* 169 */ _CFFI_OP(_CFFI_OP_NOOP, 111),
+/* 170 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 171 */ _CFFI_OP(_CFFI_OP_FUNCTION, 210), // void()(lucebox_sampler_params *)
+/* 172 */ _CFFI_OP(_CFFI_OP_POINTER, 203), // lucebox_sampler_params *
+/* 173 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 174 */ _CFFI_OP(_CFFI_OP_FUNCTION, 210), // void()(lucebox_session *)
+/* 175 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
+/* 176 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 177 */ _CFFI_OP(_CFFI_OP_FUNCTION, 210), // void()(lucebox_session_params *)
+/* 178 */ _CFFI_OP(_CFFI_OP_POINTER, 206), // lucebox_session_params *
 /* 179 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 180 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
-/* 181 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum lucebox_finish
-/* 182 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum lucebox_hidden_norm
-/* 183 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum lucebox_mtp_source
-/* 184 */ _CFFI_OP(_CFFI_OP_ARRAY, 1), // float[7]
-/* 185 */ (_cffi_opcode_t)(7),
-/* 186 */ _CFFI_OP(_CFFI_OP_ARRAY, 6), // int32_t[7]
-/* 187 */ (_cffi_opcode_t)(7),
-/* 188 */ _CFFI_OP(_CFFI_OP_ARRAY, 6), // int32_t[8]
-/* 189 */ (_cffi_opcode_t)(8),
-/* 190 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // lucebox_cycle_request
-/* 191 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // lucebox_cycle_result
-/* 192 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // lucebox_cycle_stats
-/* 193 */ _CFFI_OP(_CFFI_OP_POINTER, 194), // lucebox_logit_bias const *
-/* 194 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // lucebox_logit_bias
-/* 195 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // lucebox_model
-/* 196 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // lucebox_model_info
-/* 197 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // lucebox_model_params
-/* 198 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // lucebox_sampler
-/* 199 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // lucebox_sampler_params
-/* 200 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // lucebox_session
-/* 201 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 10), // lucebox_session_info
-/* 202 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 11), // lucebox_session_params
-/* 203 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // lucebox_status
-/* 204 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
-/* 205 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
-/* 206 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
+/* 180 */ _CFFI_OP(_CFFI_OP_FUNCTION, 210), // void()(void(*)(int32_t, char const *, void *), void *)
+/* 181 */ _CFFI_OP(_CFFI_OP_POINTER, 157), // void(*)(int32_t, char const *, void *)
+/* 182 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
+/* 183 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 184 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
+/* 185 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum lucebox_finish
+/* 186 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum lucebox_hidden_norm
+/* 187 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum lucebox_mtp_source
+/* 188 */ _CFFI_OP(_CFFI_OP_ARRAY, 1), // float[7]
+/* 189 */ (_cffi_opcode_t)(7),
+/* 190 */ _CFFI_OP(_CFFI_OP_ARRAY, 6), // int32_t[7]
+/* 191 */ (_cffi_opcode_t)(7),
+/* 192 */ _CFFI_OP(_CFFI_OP_ARRAY, 6), // int32_t[8]
+/* 193 */ (_cffi_opcode_t)(8),
+/* 194 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // lucebox_cycle_request
+/* 195 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // lucebox_cycle_result
+/* 196 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // lucebox_cycle_stats
+/* 197 */ _CFFI_OP(_CFFI_OP_POINTER, 198), // lucebox_logit_bias const *
+/* 198 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // lucebox_logit_bias
+/* 199 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // lucebox_model
+/* 200 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // lucebox_model_info
+/* 201 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // lucebox_model_params
+/* 202 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // lucebox_sampler
+/* 203 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // lucebox_sampler_params
+/* 204 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // lucebox_session
+/* 205 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 10), // lucebox_session_info
+/* 206 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 11), // lucebox_session_params
+/* 207 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // lucebox_status
+/* 208 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
+/* 209 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
+/* 210 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
 };
 
 static int _cffi_const_LUCEBOX_FINISH_NONE(unsigned long long *o)
@@ -819,6 +823,13 @@ static int _cffi_const_LUCEBOX_FINISH_CONTEXT(unsigned long long *o)
 {
   int n = (LUCEBOX_FINISH_CONTEXT) <= 0;
   *o = (unsigned long long)((LUCEBOX_FINISH_CONTEXT) | 0);  /* check that LUCEBOX_FINISH_CONTEXT is an integer */
+  return n;
+}
+
+static int _cffi_const_LUCEBOX_FINISH_FAILED(unsigned long long *o)
+{
+  int n = (LUCEBOX_FINISH_FAILED) <= 0;
+  *o = (unsigned long long)((LUCEBOX_FINISH_FAILED) | 0);  /* check that LUCEBOX_FINISH_FAILED is an integer */
   return n;
 }
 
@@ -955,6 +966,13 @@ static int _cffi_const_LUCEBOX_ERR_INTERNAL(unsigned long long *o)
   return n;
 }
 
+static int _cffi_const_LUCEBOX_ERR_SAMPLING(unsigned long long *o)
+{
+  int n = (LUCEBOX_ERR_SAMPLING) <= 0;
+  *o = (unsigned long long)((LUCEBOX_ERR_SAMPLING) | 0);  /* check that LUCEBOX_ERR_SAMPLING is an integer */
+  return n;
+}
+
 static struct _cffi_externpy_s _cffi_externpy__lucebox_on_log =
   { "pylucebox._native.lucebox_on_log", 0, 0, 0 };
 
@@ -996,10 +1014,10 @@ _cffi_f_lucebox_backends_load(PyObject *self, PyObject *arg0)
   PyObject *pyresult;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(23), arg0, (char **)&x0);
+      _cffi_type(27), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(23), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(27), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1011,7 +1029,7 @@ _cffi_f_lucebox_backends_load(PyObject *self, PyObject *arg0)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(203));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1044,19 +1062,19 @@ _cffi_f_lucebox_chat_parse(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(23), arg0, (char **)&x0);
+      _cffi_type(27), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(23), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(27), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(23), arg1, (char **)&x1);
+      _cffi_type(27), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(23), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(27), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1066,10 +1084,10 @@ _cffi_f_lucebox_chat_parse(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg3, (char **)&x3);
+      _cffi_type(24), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (char * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(24), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1081,7 +1099,7 @@ _cffi_f_lucebox_chat_parse(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(203));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1121,19 +1139,19 @@ _cffi_f_lucebox_chat_render(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(23), arg1, (char **)&x1);
+      _cffi_type(27), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(23), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(27), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg2, (char **)&x2);
+      _cffi_type(24), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (char * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(24), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1145,7 +1163,7 @@ _cffi_f_lucebox_chat_render(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(203));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1193,10 +1211,10 @@ _cffi_f_lucebox_detokenize(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(66), arg1, (char **)&x1);
+      _cffi_type(70), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(66), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(70), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1210,10 +1228,10 @@ _cffi_f_lucebox_detokenize(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(69), arg4, (char **)&x4);
+      _cffi_type(73), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (char *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(69), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(73), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1223,10 +1241,10 @@ _cffi_f_lucebox_detokenize(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg6, (char **)&x6);
+      _cffi_type(46), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(46), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1238,7 +1256,7 @@ _cffi_f_lucebox_detokenize(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(203));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1267,19 +1285,19 @@ _cffi_f_lucebox_grammar_from_schema(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(23), arg0, (char **)&x0);
+      _cffi_type(27), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(23), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(27), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg1, (char **)&x1);
+      _cffi_type(24), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (char * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(24), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1291,7 +1309,7 @@ _cffi_f_lucebox_grammar_from_schema(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(203));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1318,7 +1336,7 @@ _cffi_f_lucebox_last_error(PyObject *self, PyObject *noarg)
 
   (void)self; /* unused */
   (void)noarg; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(23));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(27));
   return pyresult;
 }
 #else
@@ -1343,7 +1361,7 @@ _cffi_f_lucebox_log_set(PyObject *self, PyObject *args)
   if (!PyArg_UnpackTuple(args, "lucebox_log_set", 2, 2, &arg0, &arg1))
     return NULL;
 
-  x0 = (void(*)(int32_t, char const *, void *))_cffi_to_c_pointer(arg0, _cffi_type(177));
+  x0 = (void(*)(int32_t, char const *, void *))_cffi_to_c_pointer(arg0, _cffi_type(181));
   if (x0 == (void(*)(int32_t, char const *, void *))NULL && PyErr_Occurred())
     return NULL;
 
@@ -1384,10 +1402,10 @@ _cffi_f_lucebox_model_close(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(45), arg0, (char **)&x0);
+      _cffi_type(49), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_model *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(45), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(49), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1437,10 +1455,10 @@ _cffi_f_lucebox_model_get_info(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(83), arg1, (char **)&x1);
+      _cffi_type(87), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (lucebox_model_info *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(83), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(87), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1452,7 +1470,7 @@ _cffi_f_lucebox_model_get_info(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(203));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1492,19 +1510,19 @@ _cffi_f_lucebox_model_meta(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(23), arg1, (char **)&x1);
+      _cffi_type(27), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(23), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(27), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg2, (char **)&x2);
+      _cffi_type(24), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (char * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(24), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1516,7 +1534,7 @@ _cffi_f_lucebox_model_meta(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(203));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1545,19 +1563,19 @@ _cffi_f_lucebox_model_open(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(91), arg0, (char **)&x0);
+      _cffi_type(95), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_model_params const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(91), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(95), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(92), arg1, (char **)&x1);
+      _cffi_type(96), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (lucebox_model * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(92), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(96), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1569,7 +1587,7 @@ _cffi_f_lucebox_model_open(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(203));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1590,10 +1608,10 @@ _cffi_f_lucebox_model_params_init(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(162), arg0, (char **)&x0);
+      _cffi_type(166), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_model_params *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(162), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(166), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1644,19 +1662,19 @@ _cffi_f_lucebox_quantize(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(23), arg0, (char **)&x0);
+      _cffi_type(27), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(23), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(27), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(37), arg1, (char **)&x1);
+      _cffi_type(41), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(37), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(41), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1683,10 +1701,10 @@ _cffi_f_lucebox_quantize(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg6, (char **)&x6);
+      _cffi_type(46), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(46), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1698,7 +1716,7 @@ _cffi_f_lucebox_quantize(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(203));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1719,10 +1737,10 @@ _cffi_f_lucebox_sampler_close(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(107), arg0, (char **)&x0);
+      _cffi_type(111), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_sampler *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(107), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(111), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1763,19 +1781,19 @@ _cffi_f_lucebox_sampler_describe(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(95), arg0, (char **)&x0);
+      _cffi_type(99), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_sampler const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(95), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(99), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg1, (char **)&x1);
+      _cffi_type(24), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (char * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(24), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1787,7 +1805,7 @@ _cffi_f_lucebox_sampler_describe(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(203));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1827,19 +1845,19 @@ _cffi_f_lucebox_sampler_open(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(87), arg1, (char **)&x1);
+      _cffi_type(91), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (lucebox_sampler_params const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(87), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(91), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(88), arg2, (char **)&x2);
+      _cffi_type(92), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (lucebox_sampler * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(88), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(92), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1851,7 +1869,7 @@ _cffi_f_lucebox_sampler_open(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(203));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1872,10 +1890,10 @@ _cffi_f_lucebox_sampler_params_init(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(168), arg0, (char **)&x0);
+      _cffi_type(172), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_sampler_params *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(168), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(172), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1914,7 +1932,7 @@ _cffi_f_lucebox_series_hash(PyObject *self, PyObject *noarg)
 
   (void)self; /* unused */
   (void)noarg; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(23));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(27));
   return pyresult;
 }
 #else
@@ -1934,10 +1952,10 @@ _cffi_f_lucebox_session_abort(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(99), arg0, (char **)&x0);
+      _cffi_type(103), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(99), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(103), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1970,10 +1988,10 @@ _cffi_f_lucebox_session_abort_reset(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(99), arg0, (char **)&x0);
+      _cffi_type(103), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(99), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(103), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2014,10 +2032,10 @@ _cffi_f_lucebox_session_clear(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(99), arg0, (char **)&x0);
+      _cffi_type(103), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(99), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(103), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2033,7 +2051,7 @@ _cffi_f_lucebox_session_clear(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(203));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2054,10 +2072,10 @@ _cffi_f_lucebox_session_close(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(99), arg0, (char **)&x0);
+      _cffi_type(103), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(99), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(103), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2102,37 +2120,37 @@ _cffi_f_lucebox_session_cycle(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(99), arg0, (char **)&x0);
+      _cffi_type(103), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(99), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(103), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(142), arg1, (char **)&x1);
+      _cffi_type(146), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (lucebox_cycle_request const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(142), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(146), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(143), arg2, (char **)&x2);
+      _cffi_type(147), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (lucebox_cycle_result *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(143), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(147), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(144), arg3, (char **)&x3);
+      _cffi_type(148), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (lucebox_cycle_stats *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(144), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(148), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2144,7 +2162,7 @@ _cffi_f_lucebox_session_cycle(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(203));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2179,10 +2197,10 @@ _cffi_f_lucebox_session_draft(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(99), arg0, (char **)&x0);
+      _cffi_type(103), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(99), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(103), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2196,19 +2214,19 @@ _cffi_f_lucebox_session_draft(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(60), arg3, (char **)&x3);
+      _cffi_type(64), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(60), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(64), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(124), arg4, (char **)&x4);
+      _cffi_type(128), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(124), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(128), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2220,12 +2238,60 @@ _cffi_f_lucebox_session_draft(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(203));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
 #else
 #  define _cffi_f_lucebox_session_draft _cffi_d_lucebox_session_draft
+#endif
+
+static char const * _cffi_d_lucebox_session_failure(lucebox_session const * x0, int32_t x1)
+{
+  return lucebox_session_failure(x0, x1);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_lucebox_session_failure(PyObject *self, PyObject *args)
+{
+  lucebox_session const * x0;
+  int32_t x1;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  char const * result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+
+  if (!PyArg_UnpackTuple(args, "lucebox_session_failure", 2, 2, &arg0, &arg1))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(9), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (lucebox_session const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(9), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x1 = _cffi_to_c_int(arg1, int32_t);
+  if (x1 == (int32_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = lucebox_session_failure(x0, x1); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(27));
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_lucebox_session_failure _cffi_d_lucebox_session_failure
 #endif
 
 static lucebox_status _cffi_d_lucebox_session_force(lucebox_session * x0, int32_t x1, int32_t x2)
@@ -2251,10 +2317,10 @@ _cffi_f_lucebox_session_force(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(99), arg0, (char **)&x0);
+      _cffi_type(103), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(99), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(103), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2274,7 +2340,7 @@ _cffi_f_lucebox_session_force(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(203));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2303,19 +2369,19 @@ _cffi_f_lucebox_session_get_info(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(11), arg0, (char **)&x0);
+      _cffi_type(9), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(11), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(9), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(148), arg1, (char **)&x1);
+      _cffi_type(152), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (lucebox_session_info *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(148), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(152), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2327,7 +2393,7 @@ _cffi_f_lucebox_session_get_info(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(203));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2358,10 +2424,10 @@ _cffi_f_lucebox_session_logits(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(11), arg0, (char **)&x0);
+      _cffi_type(9), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(11), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(9), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2381,7 +2447,7 @@ _cffi_f_lucebox_session_logits(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(37));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(41));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2410,10 +2476,10 @@ _cffi_f_lucebox_session_n_past(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(11), arg0, (char **)&x0);
+      _cffi_type(9), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(11), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(9), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2460,28 +2526,28 @@ _cffi_f_lucebox_session_open(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(45), arg0, (char **)&x0);
+      _cffi_type(49), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_model *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(45), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(49), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(46), arg1, (char **)&x1);
+      _cffi_type(50), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (lucebox_session_params const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(46), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(50), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(47), arg2, (char **)&x2);
+      _cffi_type(51), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (lucebox_session * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(47), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(51), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2493,7 +2559,7 @@ _cffi_f_lucebox_session_open(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(203));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2514,10 +2580,10 @@ _cffi_f_lucebox_session_params_init(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(174), arg0, (char **)&x0);
+      _cffi_type(178), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session_params *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(174), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(178), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2574,10 +2640,10 @@ _cffi_f_lucebox_session_prefill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(99), arg0, (char **)&x0);
+      _cffi_type(103), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(99), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(103), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2587,10 +2653,10 @@ _cffi_f_lucebox_session_prefill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(66), arg2, (char **)&x2);
+      _cffi_type(70), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(66), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(70), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2600,10 +2666,10 @@ _cffi_f_lucebox_session_prefill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(107), arg4, (char **)&x4);
+      _cffi_type(111), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (lucebox_sampler *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(107), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(111), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2612,7 +2678,7 @@ _cffi_f_lucebox_session_prefill(PyObject *self, PyObject *args)
   if (x5 == (_Bool)-1 && PyErr_Occurred())
     return NULL;
 
-  x6 = (_Bool(*)(float, void *))_cffi_to_c_pointer(arg6, _cffi_type(109));
+  x6 = (_Bool(*)(float, void *))_cffi_to_c_pointer(arg6, _cffi_type(113));
   if (x6 == (_Bool(*)(float, void *))NULL && PyErr_Occurred())
     return NULL;
 
@@ -2626,19 +2692,19 @@ _cffi_f_lucebox_session_prefill(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(60), arg8, (char **)&x8);
+      _cffi_type(64), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(60), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(64), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(60), arg9, (char **)&x9);
+      _cffi_type(64), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(60), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(64), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2650,7 +2716,7 @@ _cffi_f_lucebox_session_prefill(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(203));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2685,10 +2751,10 @@ _cffi_f_lucebox_session_state_load(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(99), arg0, (char **)&x0);
+      _cffi_type(103), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(99), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(103), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2698,10 +2764,10 @@ _cffi_f_lucebox_session_state_load(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(136), arg2, (char **)&x2);
+      _cffi_type(140), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (void const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(136), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(140), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2711,10 +2777,10 @@ _cffi_f_lucebox_session_state_load(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(107), arg4, (char **)&x4);
+      _cffi_type(111), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (lucebox_sampler *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(107), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(111), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2726,7 +2792,7 @@ _cffi_f_lucebox_session_state_load(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(203));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2761,10 +2827,10 @@ _cffi_f_lucebox_session_state_save(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(99), arg0, (char **)&x0);
+      _cffi_type(103), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(99), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(103), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2787,10 +2853,10 @@ _cffi_f_lucebox_session_state_save(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg4, (char **)&x4);
+      _cffi_type(46), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(46), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2802,7 +2868,7 @@ _cffi_f_lucebox_session_state_save(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(203));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2823,10 +2889,10 @@ _cffi_f_lucebox_string_free(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(69), arg0, (char **)&x0);
+      _cffi_type(73), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (char *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(69), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(73), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2861,10 +2927,10 @@ _cffi_f_lucebox_system_info(PyObject *self, PyObject *arg0)
   PyObject *pyresult;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(20), arg0, (char **)&x0);
+      _cffi_type(24), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (char * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(20), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(24), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2876,7 +2942,7 @@ _cffi_f_lucebox_system_info(PyObject *self, PyObject *arg0)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(203));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2930,10 +2996,10 @@ _cffi_f_lucebox_token_bytes(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(69), arg3, (char **)&x3);
+      _cffi_type(73), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (char *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(69), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(73), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2943,10 +3009,10 @@ _cffi_f_lucebox_token_bytes(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg5, (char **)&x5);
+      _cffi_type(46), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(46), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2958,7 +3024,7 @@ _cffi_f_lucebox_token_bytes(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(203));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3056,10 +3122,10 @@ _cffi_f_lucebox_tokenize(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(23), arg1, (char **)&x1);
+      _cffi_type(27), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(23), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(27), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3077,10 +3143,10 @@ _cffi_f_lucebox_tokenize(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(60), arg5, (char **)&x5);
+      _cffi_type(64), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(60), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(64), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3090,10 +3156,10 @@ _cffi_f_lucebox_tokenize(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(42), arg7, (char **)&x7);
+      _cffi_type(46), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(42), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(46), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3105,7 +3171,7 @@ _cffi_f_lucebox_tokenize(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(203));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3132,7 +3198,7 @@ _cffi_f_lucebox_upstream_build(PyObject *self, PyObject *noarg)
 
   (void)self; /* unused */
   (void)noarg; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(23));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(27));
   return pyresult;
 }
 #else
@@ -3158,7 +3224,7 @@ _cffi_f_lucebox_version(PyObject *self, PyObject *noarg)
 
   (void)self; /* unused */
   (void)noarg; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(23));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(27));
   return pyresult;
 }
 #else
@@ -3368,9 +3434,11 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "LUCEBOX_ERR_MEMORY", (void *)_cffi_const_LUCEBOX_ERR_MEMORY, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "LUCEBOX_ERR_MISMATCH", (void *)_cffi_const_LUCEBOX_ERR_MISMATCH, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "LUCEBOX_ERR_ROLLBACK", (void *)_cffi_const_LUCEBOX_ERR_ROLLBACK, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "LUCEBOX_ERR_SAMPLING", (void *)_cffi_const_LUCEBOX_ERR_SAMPLING, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "LUCEBOX_ERR_STATE", (void *)_cffi_const_LUCEBOX_ERR_STATE, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "LUCEBOX_FINISH_CONTEXT", (void *)_cffi_const_LUCEBOX_FINISH_CONTEXT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "LUCEBOX_FINISH_EOG", (void *)_cffi_const_LUCEBOX_FINISH_EOG, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "LUCEBOX_FINISH_FAILED", (void *)_cffi_const_LUCEBOX_FINISH_FAILED, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "LUCEBOX_FINISH_LIMIT", (void *)_cffi_const_LUCEBOX_FINISH_LIMIT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "LUCEBOX_FINISH_NONE", (void *)_cffi_const_LUCEBOX_FINISH_NONE, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "LUCEBOX_HIDDEN_NORM_FILE", (void *)_cffi_const_LUCEBOX_HIDDEN_NORM_FILE, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
@@ -3382,48 +3450,49 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "LUCEBOX_MTP_NONE", (void *)_cffi_const_LUCEBOX_MTP_NONE, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "LUCEBOX_MTP_SIDECAR", (void *)_cffi_const_LUCEBOX_MTP_SIDECAR, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "LUCEBOX_OK", (void *)_cffi_const_LUCEBOX_OK, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
-  { "lucebox_backends_load", (void *)_cffi_f_lucebox_backends_load, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 22), (void *)_cffi_d_lucebox_backends_load },
-  { "lucebox_chat_parse", (void *)_cffi_f_lucebox_chat_parse, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 29), (void *)_cffi_d_lucebox_chat_parse },
-  { "lucebox_chat_render", (void *)_cffi_f_lucebox_chat_render, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 49), (void *)_cffi_d_lucebox_chat_render },
-  { "lucebox_detokenize", (void *)_cffi_f_lucebox_detokenize, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 64), (void *)_cffi_d_lucebox_detokenize },
-  { "lucebox_grammar_from_schema", (void *)_cffi_f_lucebox_grammar_from_schema, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 25), (void *)_cffi_d_lucebox_grammar_from_schema },
-  { "lucebox_last_error", (void *)_cffi_f_lucebox_last_error, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 8), (void *)_cffi_d_lucebox_last_error },
-  { "lucebox_log_set", (void *)_cffi_f_lucebox_log_set, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 176), (void *)_cffi_d_lucebox_log_set },
-  { "lucebox_model_close", (void *)_cffi_f_lucebox_model_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 158), (void *)_cffi_d_lucebox_model_close },
-  { "lucebox_model_get_info", (void *)_cffi_f_lucebox_model_get_info, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 81), (void *)_cffi_d_lucebox_model_get_info },
-  { "lucebox_model_meta", (void *)_cffi_f_lucebox_model_meta, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 49), (void *)_cffi_d_lucebox_model_meta },
-  { "lucebox_model_open", (void *)_cffi_f_lucebox_model_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 90), (void *)_cffi_d_lucebox_model_open },
-  { "lucebox_model_params_init", (void *)_cffi_f_lucebox_model_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 161), (void *)_cffi_d_lucebox_model_params_init },
-  { "lucebox_on_log", (void *)&_cffi_externpy__lucebox_on_log, _CFFI_OP(_CFFI_OP_EXTERN_PYTHON, 177), (void *)lucebox_on_log },
-  { "lucebox_on_progress", (void *)&_cffi_externpy__lucebox_on_progress, _CFFI_OP(_CFFI_OP_EXTERN_PYTHON, 109), (void *)lucebox_on_progress },
-  { "lucebox_quantize", (void *)_cffi_f_lucebox_quantize, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 35), (void *)_cffi_d_lucebox_quantize },
-  { "lucebox_sampler_close", (void *)_cffi_f_lucebox_sampler_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 164), (void *)_cffi_d_lucebox_sampler_close },
-  { "lucebox_sampler_describe", (void *)_cffi_f_lucebox_sampler_describe, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 94), (void *)_cffi_d_lucebox_sampler_describe },
-  { "lucebox_sampler_open", (void *)_cffi_f_lucebox_sampler_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 85), (void *)_cffi_d_lucebox_sampler_open },
-  { "lucebox_sampler_params_init", (void *)_cffi_f_lucebox_sampler_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 167), (void *)_cffi_d_lucebox_sampler_params_init },
-  { "lucebox_series_hash", (void *)_cffi_f_lucebox_series_hash, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 8), (void *)_cffi_d_lucebox_series_hash },
-  { "lucebox_session_abort", (void *)_cffi_f_lucebox_session_abort, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 170), (void *)_cffi_d_lucebox_session_abort },
-  { "lucebox_session_abort_reset", (void *)_cffi_f_lucebox_session_abort_reset, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 170), (void *)_cffi_d_lucebox_session_abort_reset },
-  { "lucebox_session_clear", (void *)_cffi_f_lucebox_session_clear, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 98), (void *)_cffi_d_lucebox_session_clear },
-  { "lucebox_session_close", (void *)_cffi_f_lucebox_session_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 170), (void *)_cffi_d_lucebox_session_close },
-  { "lucebox_session_cycle", (void *)_cffi_f_lucebox_session_cycle, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 140), (void *)_cffi_d_lucebox_session_cycle },
-  { "lucebox_session_draft", (void *)_cffi_f_lucebox_session_draft, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 119), (void *)_cffi_d_lucebox_session_draft },
-  { "lucebox_session_force", (void *)_cffi_f_lucebox_session_force, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 114), (void *)_cffi_d_lucebox_session_force },
-  { "lucebox_session_get_info", (void *)_cffi_f_lucebox_session_get_info, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 146), (void *)_cffi_d_lucebox_session_get_info },
-  { "lucebox_session_logits", (void *)_cffi_f_lucebox_session_logits, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 10), (void *)_cffi_d_lucebox_session_logits },
-  { "lucebox_session_n_past", (void *)_cffi_f_lucebox_session_n_past, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 15), (void *)_cffi_d_lucebox_session_n_past },
-  { "lucebox_session_open", (void *)_cffi_f_lucebox_session_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 44), (void *)_cffi_d_lucebox_session_open },
-  { "lucebox_session_params_init", (void *)_cffi_f_lucebox_session_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 173), (void *)_cffi_d_lucebox_session_params_init },
-  { "lucebox_session_prefill", (void *)_cffi_f_lucebox_session_prefill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 102), (void *)_cffi_d_lucebox_session_prefill },
-  { "lucebox_session_state_load", (void *)_cffi_f_lucebox_session_state_load, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 133), (void *)_cffi_d_lucebox_session_state_load },
-  { "lucebox_session_state_save", (void *)_cffi_f_lucebox_session_state_save, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 126), (void *)_cffi_d_lucebox_session_state_save },
-  { "lucebox_string_free", (void *)_cffi_f_lucebox_string_free, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 150), (void *)_cffi_d_lucebox_string_free },
-  { "lucebox_system_info", (void *)_cffi_f_lucebox_system_info, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 19), (void *)_cffi_d_lucebox_system_info },
-  { "lucebox_token_bytes", (void *)_cffi_f_lucebox_token_bytes, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 73), (void *)_cffi_d_lucebox_token_bytes },
+  { "lucebox_backends_load", (void *)_cffi_f_lucebox_backends_load, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 26), (void *)_cffi_d_lucebox_backends_load },
+  { "lucebox_chat_parse", (void *)_cffi_f_lucebox_chat_parse, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 33), (void *)_cffi_d_lucebox_chat_parse },
+  { "lucebox_chat_render", (void *)_cffi_f_lucebox_chat_render, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 53), (void *)_cffi_d_lucebox_chat_render },
+  { "lucebox_detokenize", (void *)_cffi_f_lucebox_detokenize, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 68), (void *)_cffi_d_lucebox_detokenize },
+  { "lucebox_grammar_from_schema", (void *)_cffi_f_lucebox_grammar_from_schema, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 29), (void *)_cffi_d_lucebox_grammar_from_schema },
+  { "lucebox_last_error", (void *)_cffi_f_lucebox_last_error, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_lucebox_last_error },
+  { "lucebox_log_set", (void *)_cffi_f_lucebox_log_set, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 180), (void *)_cffi_d_lucebox_log_set },
+  { "lucebox_model_close", (void *)_cffi_f_lucebox_model_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 162), (void *)_cffi_d_lucebox_model_close },
+  { "lucebox_model_get_info", (void *)_cffi_f_lucebox_model_get_info, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 85), (void *)_cffi_d_lucebox_model_get_info },
+  { "lucebox_model_meta", (void *)_cffi_f_lucebox_model_meta, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 53), (void *)_cffi_d_lucebox_model_meta },
+  { "lucebox_model_open", (void *)_cffi_f_lucebox_model_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 94), (void *)_cffi_d_lucebox_model_open },
+  { "lucebox_model_params_init", (void *)_cffi_f_lucebox_model_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 165), (void *)_cffi_d_lucebox_model_params_init },
+  { "lucebox_on_log", (void *)&_cffi_externpy__lucebox_on_log, _CFFI_OP(_CFFI_OP_EXTERN_PYTHON, 181), (void *)lucebox_on_log },
+  { "lucebox_on_progress", (void *)&_cffi_externpy__lucebox_on_progress, _CFFI_OP(_CFFI_OP_EXTERN_PYTHON, 113), (void *)lucebox_on_progress },
+  { "lucebox_quantize", (void *)_cffi_f_lucebox_quantize, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 39), (void *)_cffi_d_lucebox_quantize },
+  { "lucebox_sampler_close", (void *)_cffi_f_lucebox_sampler_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 168), (void *)_cffi_d_lucebox_sampler_close },
+  { "lucebox_sampler_describe", (void *)_cffi_f_lucebox_sampler_describe, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 98), (void *)_cffi_d_lucebox_sampler_describe },
+  { "lucebox_sampler_open", (void *)_cffi_f_lucebox_sampler_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 89), (void *)_cffi_d_lucebox_sampler_open },
+  { "lucebox_sampler_params_init", (void *)_cffi_f_lucebox_sampler_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 171), (void *)_cffi_d_lucebox_sampler_params_init },
+  { "lucebox_series_hash", (void *)_cffi_f_lucebox_series_hash, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_lucebox_series_hash },
+  { "lucebox_session_abort", (void *)_cffi_f_lucebox_session_abort, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 174), (void *)_cffi_d_lucebox_session_abort },
+  { "lucebox_session_abort_reset", (void *)_cffi_f_lucebox_session_abort_reset, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 174), (void *)_cffi_d_lucebox_session_abort_reset },
+  { "lucebox_session_clear", (void *)_cffi_f_lucebox_session_clear, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 102), (void *)_cffi_d_lucebox_session_clear },
+  { "lucebox_session_close", (void *)_cffi_f_lucebox_session_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 174), (void *)_cffi_d_lucebox_session_close },
+  { "lucebox_session_cycle", (void *)_cffi_f_lucebox_session_cycle, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 144), (void *)_cffi_d_lucebox_session_cycle },
+  { "lucebox_session_draft", (void *)_cffi_f_lucebox_session_draft, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 123), (void *)_cffi_d_lucebox_session_draft },
+  { "lucebox_session_failure", (void *)_cffi_f_lucebox_session_failure, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 8), (void *)_cffi_d_lucebox_session_failure },
+  { "lucebox_session_force", (void *)_cffi_f_lucebox_session_force, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 118), (void *)_cffi_d_lucebox_session_force },
+  { "lucebox_session_get_info", (void *)_cffi_f_lucebox_session_get_info, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 150), (void *)_cffi_d_lucebox_session_get_info },
+  { "lucebox_session_logits", (void *)_cffi_f_lucebox_session_logits, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 14), (void *)_cffi_d_lucebox_session_logits },
+  { "lucebox_session_n_past", (void *)_cffi_f_lucebox_session_n_past, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 19), (void *)_cffi_d_lucebox_session_n_past },
+  { "lucebox_session_open", (void *)_cffi_f_lucebox_session_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 48), (void *)_cffi_d_lucebox_session_open },
+  { "lucebox_session_params_init", (void *)_cffi_f_lucebox_session_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 177), (void *)_cffi_d_lucebox_session_params_init },
+  { "lucebox_session_prefill", (void *)_cffi_f_lucebox_session_prefill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 106), (void *)_cffi_d_lucebox_session_prefill },
+  { "lucebox_session_state_load", (void *)_cffi_f_lucebox_session_state_load, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 137), (void *)_cffi_d_lucebox_session_state_load },
+  { "lucebox_session_state_save", (void *)_cffi_f_lucebox_session_state_save, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 130), (void *)_cffi_d_lucebox_session_state_save },
+  { "lucebox_string_free", (void *)_cffi_f_lucebox_string_free, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 154), (void *)_cffi_d_lucebox_string_free },
+  { "lucebox_system_info", (void *)_cffi_f_lucebox_system_info, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 23), (void *)_cffi_d_lucebox_system_info },
+  { "lucebox_token_bytes", (void *)_cffi_f_lucebox_token_bytes, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 77), (void *)_cffi_d_lucebox_token_bytes },
   { "lucebox_token_is_eog", (void *)_cffi_f_lucebox_token_is_eog, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 4), (void *)_cffi_d_lucebox_token_is_eog },
-  { "lucebox_tokenize", (void *)_cffi_f_lucebox_tokenize, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 54), (void *)_cffi_d_lucebox_tokenize },
-  { "lucebox_upstream_build", (void *)_cffi_f_lucebox_upstream_build, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 8), (void *)_cffi_d_lucebox_upstream_build },
-  { "lucebox_version", (void *)_cffi_f_lucebox_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 8), (void *)_cffi_d_lucebox_version },
+  { "lucebox_tokenize", (void *)_cffi_f_lucebox_tokenize, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 58), (void *)_cffi_d_lucebox_tokenize },
+  { "lucebox_upstream_build", (void *)_cffi_f_lucebox_upstream_build, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_lucebox_upstream_build },
+  { "lucebox_version", (void *)_cffi_f_lucebox_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_lucebox_version },
 };
 
 static const struct _cffi_field_s _cffi_fields[] = {
@@ -3447,28 +3516,28 @@ static const struct _cffi_field_s _cffi_fields[] = {
               _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "tokens", offsetof(lucebox_cycle_result, tokens),
               sizeof(((lucebox_cycle_result *)0)->tokens),
-              _CFFI_OP(_CFFI_OP_NOOP, 188) },
+              _CFFI_OP(_CFFI_OP_NOOP, 192) },
   { "draft_tokens", offsetof(lucebox_cycle_result, draft_tokens),
                     sizeof(((lucebox_cycle_result *)0)->draft_tokens),
-                    _CFFI_OP(_CFFI_OP_NOOP, 186) },
+                    _CFFI_OP(_CFFI_OP_NOOP, 190) },
   { "draft_probs", offsetof(lucebox_cycle_result, draft_probs),
                    sizeof(((lucebox_cycle_result *)0)->draft_probs),
-                   _CFFI_OP(_CFFI_OP_NOOP, 184) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 188) },
   { "struct_size", offsetof(lucebox_cycle_stats, struct_size),
                    sizeof(((lucebox_cycle_stats *)0)->struct_size),
-                   _CFFI_OP(_CFFI_OP_NOOP, 41) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 45) },
   { "draft_us", offsetof(lucebox_cycle_stats, draft_us),
                 sizeof(((lucebox_cycle_stats *)0)->draft_us),
-                _CFFI_OP(_CFFI_OP_NOOP, 38) },
+                _CFFI_OP(_CFFI_OP_NOOP, 42) },
   { "verify_us", offsetof(lucebox_cycle_stats, verify_us),
                  sizeof(((lucebox_cycle_stats *)0)->verify_us),
-                 _CFFI_OP(_CFFI_OP_NOOP, 38) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 42) },
   { "sample_us", offsetof(lucebox_cycle_stats, sample_us),
                  sizeof(((lucebox_cycle_stats *)0)->sample_us),
-                 _CFFI_OP(_CFFI_OP_NOOP, 38) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 42) },
   { "rollback_us", offsetof(lucebox_cycle_stats, rollback_us),
                    sizeof(((lucebox_cycle_stats *)0)->rollback_us),
-                   _CFFI_OP(_CFFI_OP_NOOP, 38) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 42) },
   { "n_rows", offsetof(lucebox_cycle_stats, n_rows),
               sizeof(((lucebox_cycle_stats *)0)->n_rows),
               _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -3480,10 +3549,10 @@ static const struct _cffi_field_s _cffi_fields[] = {
                      _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "graph_built", offsetof(lucebox_cycle_stats, graph_built),
                    sizeof(((lucebox_cycle_stats *)0)->graph_built),
-                   _CFFI_OP(_CFFI_OP_NOOP, 32) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "draft_graph_built", offsetof(lucebox_cycle_stats, draft_graph_built),
                          sizeof(((lucebox_cycle_stats *)0)->draft_graph_built),
-                         _CFFI_OP(_CFFI_OP_NOOP, 32) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "token", offsetof(lucebox_logit_bias, token),
              sizeof(((lucebox_logit_bias *)0)->token),
              _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -3492,7 +3561,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
             _CFFI_OP(_CFFI_OP_NOOP, 1) },
   { "struct_size", offsetof(lucebox_model_info, struct_size),
                    sizeof(((lucebox_model_info *)0)->struct_size),
-                   _CFFI_OP(_CFFI_OP_NOOP, 41) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 45) },
   { "n_vocab", offsetof(lucebox_model_info, n_vocab),
                sizeof(((lucebox_model_info *)0)->n_vocab),
                _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -3519,31 +3588,31 @@ static const struct _cffi_field_s _cffi_fields[] = {
                    _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "mtp_borrows_embedding", offsetof(lucebox_model_info, mtp_borrows_embedding),
                              sizeof(((lucebox_model_info *)0)->mtp_borrows_embedding),
-                             _CFFI_OP(_CFFI_OP_NOOP, 32) },
+                             _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "mtp_borrows_head", offsetof(lucebox_model_info, mtp_borrows_head),
                         sizeof(((lucebox_model_info *)0)->mtp_borrows_head),
-                        _CFFI_OP(_CFFI_OP_NOOP, 32) },
+                        _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "n_params", offsetof(lucebox_model_info, n_params),
                 sizeof(((lucebox_model_info *)0)->n_params),
-                _CFFI_OP(_CFFI_OP_NOOP, 205) },
+                _CFFI_OP(_CFFI_OP_NOOP, 209) },
   { "size_bytes", offsetof(lucebox_model_info, size_bytes),
                   sizeof(((lucebox_model_info *)0)->size_bytes),
-                  _CFFI_OP(_CFFI_OP_NOOP, 205) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 209) },
   { "mtp_size_bytes", offsetof(lucebox_model_info, mtp_size_bytes),
                       sizeof(((lucebox_model_info *)0)->mtp_size_bytes),
-                      _CFFI_OP(_CFFI_OP_NOOP, 205) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 209) },
   { "struct_size", offsetof(lucebox_model_params, struct_size),
                    sizeof(((lucebox_model_params *)0)->struct_size),
-                   _CFFI_OP(_CFFI_OP_NOOP, 41) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 45) },
   { "path", offsetof(lucebox_model_params, path),
             sizeof(((lucebox_model_params *)0)->path),
-            _CFFI_OP(_CFFI_OP_NOOP, 23) },
+            _CFFI_OP(_CFFI_OP_NOOP, 27) },
   { "mtp_path", offsetof(lucebox_model_params, mtp_path),
                 sizeof(((lucebox_model_params *)0)->mtp_path),
-                _CFFI_OP(_CFFI_OP_NOOP, 23) },
+                _CFFI_OP(_CFFI_OP_NOOP, 27) },
   { "mtp_in_file", offsetof(lucebox_model_params, mtp_in_file),
                    sizeof(((lucebox_model_params *)0)->mtp_in_file),
-                   _CFFI_OP(_CFFI_OP_NOOP, 32) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "hidden_norm", offsetof(lucebox_model_params, hidden_norm),
                    sizeof(((lucebox_model_params *)0)->hidden_norm),
                    _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -3552,25 +3621,25 @@ static const struct _cffi_field_s _cffi_fields[] = {
                     _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "device", offsetof(lucebox_model_params, device),
               sizeof(((lucebox_model_params *)0)->device),
-              _CFFI_OP(_CFFI_OP_NOOP, 23) },
+              _CFFI_OP(_CFFI_OP_NOOP, 27) },
   { "use_mmap", offsetof(lucebox_model_params, use_mmap),
                 sizeof(((lucebox_model_params *)0)->use_mmap),
-                _CFFI_OP(_CFFI_OP_NOOP, 32) },
+                _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "check_tensors", offsetof(lucebox_model_params, check_tensors),
                      sizeof(((lucebox_model_params *)0)->check_tensors),
-                     _CFFI_OP(_CFFI_OP_NOOP, 32) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "progress", offsetof(lucebox_model_params, progress),
                 sizeof(((lucebox_model_params *)0)->progress),
-                _CFFI_OP(_CFFI_OP_NOOP, 109) },
+                _CFFI_OP(_CFFI_OP_NOOP, 113) },
   { "progress_user_data", offsetof(lucebox_model_params, progress_user_data),
                           sizeof(((lucebox_model_params *)0)->progress_user_data),
                           _CFFI_OP(_CFFI_OP_NOOP, 2) },
   { "struct_size", offsetof(lucebox_sampler_params, struct_size),
                    sizeof(((lucebox_sampler_params *)0)->struct_size),
-                   _CFFI_OP(_CFFI_OP_NOOP, 41) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 45) },
   { "seed", offsetof(lucebox_sampler_params, seed),
             sizeof(((lucebox_sampler_params *)0)->seed),
-            _CFFI_OP(_CFFI_OP_NOOP, 204) },
+            _CFFI_OP(_CFFI_OP_NOOP, 208) },
   { "n_prev", offsetof(lucebox_sampler_params, n_prev),
               sizeof(((lucebox_sampler_params *)0)->n_prev),
               _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -3648,70 +3717,70 @@ static const struct _cffi_field_s _cffi_fields[] = {
                    _CFFI_OP(_CFFI_OP_NOOP, 1) },
   { "ignore_eos", offsetof(lucebox_sampler_params, ignore_eos),
                   sizeof(((lucebox_sampler_params *)0)->ignore_eos),
-                  _CFFI_OP(_CFFI_OP_NOOP, 32) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "samplers", offsetof(lucebox_sampler_params, samplers),
                 sizeof(((lucebox_sampler_params *)0)->samplers),
-                _CFFI_OP(_CFFI_OP_NOOP, 23) },
+                _CFFI_OP(_CFFI_OP_NOOP, 27) },
   { "dry_sequence_breakers", offsetof(lucebox_sampler_params, dry_sequence_breakers),
                              sizeof(((lucebox_sampler_params *)0)->dry_sequence_breakers),
-                             _CFFI_OP(_CFFI_OP_NOOP, 23) },
+                             _CFFI_OP(_CFFI_OP_NOOP, 27) },
   { "grammar", offsetof(lucebox_sampler_params, grammar),
                sizeof(((lucebox_sampler_params *)0)->grammar),
-               _CFFI_OP(_CFFI_OP_NOOP, 23) },
+               _CFFI_OP(_CFFI_OP_NOOP, 27) },
   { "chat_json", offsetof(lucebox_sampler_params, chat_json),
                  sizeof(((lucebox_sampler_params *)0)->chat_json),
-                 _CFFI_OP(_CFFI_OP_NOOP, 23) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 27) },
   { "reasoning_budget_tokens", offsetof(lucebox_sampler_params, reasoning_budget_tokens),
                                sizeof(((lucebox_sampler_params *)0)->reasoning_budget_tokens),
                                _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "logit_bias", offsetof(lucebox_sampler_params, logit_bias),
                   sizeof(((lucebox_sampler_params *)0)->logit_bias),
-                  _CFFI_OP(_CFFI_OP_NOOP, 193) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 197) },
   { "n_logit_bias", offsetof(lucebox_sampler_params, n_logit_bias),
                     sizeof(((lucebox_sampler_params *)0)->n_logit_bias),
-                    _CFFI_OP(_CFFI_OP_NOOP, 41) },
+                    _CFFI_OP(_CFFI_OP_NOOP, 45) },
   { "struct_size", offsetof(lucebox_session_info, struct_size),
                    sizeof(((lucebox_session_info *)0)->struct_size),
-                   _CFFI_OP(_CFFI_OP_NOOP, 41) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 45) },
   { "n_ctx", offsetof(lucebox_session_info, n_ctx),
              sizeof(((lucebox_session_info *)0)->n_ctx),
-             _CFFI_OP(_CFFI_OP_NOOP, 204) },
+             _CFFI_OP(_CFFI_OP_NOOP, 208) },
   { "n_seq", offsetof(lucebox_session_info, n_seq),
              sizeof(((lucebox_session_info *)0)->n_seq),
-             _CFFI_OP(_CFFI_OP_NOOP, 204) },
+             _CFFI_OP(_CFFI_OP_NOOP, 208) },
   { "n_ubatch", offsetof(lucebox_session_info, n_ubatch),
                 sizeof(((lucebox_session_info *)0)->n_ubatch),
-                _CFFI_OP(_CFFI_OP_NOOP, 204) },
+                _CFFI_OP(_CFFI_OP_NOOP, 208) },
   { "max_width", offsetof(lucebox_session_info, max_width),
                  sizeof(((lucebox_session_info *)0)->max_width),
                  _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "n_rs_seq", offsetof(lucebox_session_info, n_rs_seq),
                 sizeof(((lucebox_session_info *)0)->n_rs_seq),
-                _CFFI_OP(_CFFI_OP_NOOP, 204) },
+                _CFFI_OP(_CFFI_OP_NOOP, 208) },
   { "context_bytes", offsetof(lucebox_session_info, context_bytes),
                      sizeof(((lucebox_session_info *)0)->context_bytes),
-                     _CFFI_OP(_CFFI_OP_NOOP, 205) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 209) },
   { "compute_bytes", offsetof(lucebox_session_info, compute_bytes),
                      sizeof(((lucebox_session_info *)0)->compute_bytes),
-                     _CFFI_OP(_CFFI_OP_NOOP, 205) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 209) },
   { "mtp_context_bytes", offsetof(lucebox_session_info, mtp_context_bytes),
                          sizeof(((lucebox_session_info *)0)->mtp_context_bytes),
-                         _CFFI_OP(_CFFI_OP_NOOP, 205) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 209) },
   { "mtp_compute_bytes", offsetof(lucebox_session_info, mtp_compute_bytes),
                          sizeof(((lucebox_session_info *)0)->mtp_compute_bytes),
-                         _CFFI_OP(_CFFI_OP_NOOP, 205) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 209) },
   { "struct_size", offsetof(lucebox_session_params, struct_size),
                    sizeof(((lucebox_session_params *)0)->struct_size),
-                   _CFFI_OP(_CFFI_OP_NOOP, 41) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 45) },
   { "n_ctx", offsetof(lucebox_session_params, n_ctx),
              sizeof(((lucebox_session_params *)0)->n_ctx),
-             _CFFI_OP(_CFFI_OP_NOOP, 204) },
+             _CFFI_OP(_CFFI_OP_NOOP, 208) },
   { "n_seq", offsetof(lucebox_session_params, n_seq),
              sizeof(((lucebox_session_params *)0)->n_seq),
-             _CFFI_OP(_CFFI_OP_NOOP, 204) },
+             _CFFI_OP(_CFFI_OP_NOOP, 208) },
   { "n_ubatch", offsetof(lucebox_session_params, n_ubatch),
                 sizeof(((lucebox_session_params *)0)->n_ubatch),
-                _CFFI_OP(_CFFI_OP_NOOP, 204) },
+                _CFFI_OP(_CFFI_OP_NOOP, 208) },
   { "n_threads", offsetof(lucebox_session_params, n_threads),
                  sizeof(((lucebox_session_params *)0)->n_threads),
                  _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -3726,68 +3795,68 @@ static const struct _cffi_field_s _cffi_fields[] = {
                   _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "cache_type_k", offsetof(lucebox_session_params, cache_type_k),
                     sizeof(((lucebox_session_params *)0)->cache_type_k),
-                    _CFFI_OP(_CFFI_OP_NOOP, 23) },
+                    _CFFI_OP(_CFFI_OP_NOOP, 27) },
   { "cache_type_v", offsetof(lucebox_session_params, cache_type_v),
                     sizeof(((lucebox_session_params *)0)->cache_type_v),
-                    _CFFI_OP(_CFFI_OP_NOOP, 23) },
+                    _CFFI_OP(_CFFI_OP_NOOP, 27) },
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "lucebox_cycle_request", 190, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_cycle_request", 194, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_cycle_request), offsetof(struct _cffi_align__lucebox_cycle_request, y), 0, 2 },
-  { "lucebox_cycle_result", 191, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_cycle_result", 195, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_cycle_result), offsetof(struct _cffi_align__lucebox_cycle_result, y), 2, 7 },
-  { "lucebox_cycle_stats", 192, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_cycle_stats", 196, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_cycle_stats), offsetof(struct _cffi_align__lucebox_cycle_stats, y), 9, 10 },
-  { "lucebox_logit_bias", 194, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_logit_bias", 198, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_logit_bias), offsetof(struct _cffi_align__lucebox_logit_bias, y), 19, 2 },
-  { "lucebox_model", 195, _CFFI_F_OPAQUE,
+  { "lucebox_model", 199, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "lucebox_model_info", 196, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_model_info", 200, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_model_info), offsetof(struct _cffi_align__lucebox_model_info, y), 21, 14 },
-  { "lucebox_model_params", 197, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_model_params", 201, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_model_params), offsetof(struct _cffi_align__lucebox_model_params, y), 35, 11 },
-  { "lucebox_sampler", 198, _CFFI_F_OPAQUE,
+  { "lucebox_sampler", 202, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "lucebox_sampler_params", 199, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_sampler_params", 203, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_sampler_params), offsetof(struct _cffi_align__lucebox_sampler_params, y), 46, 35 },
-  { "lucebox_session", 200, _CFFI_F_OPAQUE,
+  { "lucebox_session", 204, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "lucebox_session_info", 201, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_session_info", 205, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_session_info), offsetof(struct _cffi_align__lucebox_session_info, y), 81, 10 },
-  { "lucebox_session_params", 202, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_session_params", 206, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_session_params), offsetof(struct _cffi_align__lucebox_session_params, y), 91, 10 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
-  { "lucebox_finish", 181, _cffi_prim_int(sizeof(enum lucebox_finish), ((enum lucebox_finish)-1) <= 0),
-    "LUCEBOX_FINISH_NONE,LUCEBOX_FINISH_EOG,LUCEBOX_FINISH_LIMIT,LUCEBOX_FINISH_CONTEXT" },
-  { "lucebox_hidden_norm", 182, _cffi_prim_int(sizeof(enum lucebox_hidden_norm), ((enum lucebox_hidden_norm)-1) <= 0),
+  { "lucebox_finish", 185, _cffi_prim_int(sizeof(enum lucebox_finish), ((enum lucebox_finish)-1) <= 0),
+    "LUCEBOX_FINISH_NONE,LUCEBOX_FINISH_EOG,LUCEBOX_FINISH_LIMIT,LUCEBOX_FINISH_CONTEXT,LUCEBOX_FINISH_FAILED" },
+  { "lucebox_hidden_norm", 186, _cffi_prim_int(sizeof(enum lucebox_hidden_norm), ((enum lucebox_hidden_norm)-1) <= 0),
     "LUCEBOX_HIDDEN_NORM_FILE,LUCEBOX_HIDDEN_NORM_FULL,LUCEBOX_HIDDEN_NORM_PER_STREAM" },
-  { "lucebox_mtp_source", 183, _cffi_prim_int(sizeof(enum lucebox_mtp_source), ((enum lucebox_mtp_source)-1) <= 0),
+  { "lucebox_mtp_source", 187, _cffi_prim_int(sizeof(enum lucebox_mtp_source), ((enum lucebox_mtp_source)-1) <= 0),
     "LUCEBOX_MTP_NONE,LUCEBOX_MTP_IN_FILE,LUCEBOX_MTP_SIDECAR" },
-  { "lucebox_status", 203, _cffi_prim_int(sizeof(lucebox_status), ((lucebox_status)-1) <= 0),
+  { "lucebox_status", 207, _cffi_prim_int(sizeof(lucebox_status), ((lucebox_status)-1) <= 0),
     "LUCEBOX_OK,LUCEBOX_ERR_ARGUMENT,LUCEBOX_ERR_IO,LUCEBOX_ERR_FORMAT,LUCEBOX_ERR_MISMATCH,LUCEBOX_ERR_MEMORY,"
     "LUCEBOX_ERR_BACKEND,LUCEBOX_ERR_CONTEXT_FULL,LUCEBOX_ERR_CANCELLED,LUCEBOX_ERR_ROLLBACK,LUCEBOX_ERR_DECODE,"
-    "LUCEBOX_ERR_STATE,LUCEBOX_ERR_INTERNAL" },
+    "LUCEBOX_ERR_STATE,LUCEBOX_ERR_INTERNAL,LUCEBOX_ERR_SAMPLING" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "lucebox_cycle_request", 190 },
-  { "lucebox_cycle_result", 191 },
-  { "lucebox_cycle_stats", 192 },
-  { "lucebox_log_callback", 177 },
-  { "lucebox_logit_bias", 194 },
-  { "lucebox_model", 195 },
-  { "lucebox_model_info", 196 },
-  { "lucebox_model_params", 197 },
-  { "lucebox_progress_callback", 109 },
-  { "lucebox_sampler", 198 },
-  { "lucebox_sampler_params", 199 },
-  { "lucebox_session", 200 },
-  { "lucebox_session_info", 201 },
-  { "lucebox_session_params", 202 },
-  { "lucebox_status", 203 },
+  { "lucebox_cycle_request", 194 },
+  { "lucebox_cycle_result", 195 },
+  { "lucebox_cycle_stats", 196 },
+  { "lucebox_log_callback", 181 },
+  { "lucebox_logit_bias", 198 },
+  { "lucebox_model", 199 },
+  { "lucebox_model_info", 200 },
+  { "lucebox_model_params", 201 },
+  { "lucebox_progress_callback", 113 },
+  { "lucebox_sampler", 202 },
+  { "lucebox_sampler_params", 203 },
+  { "lucebox_session", 204 },
+  { "lucebox_session_info", 205 },
+  { "lucebox_session_params", 206 },
+  { "lucebox_status", 207 },
 };
 
 static const struct _cffi_type_context_s _cffi_type_context = {
@@ -3797,12 +3866,12 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   _cffi_struct_unions,
   _cffi_enums,
   _cffi_typenames,
-  67,  /* num_globals */
+  70,  /* num_globals */
   12,  /* num_struct_unions */
   4,  /* num_enums */
   15,  /* num_typenames */
   NULL,  /* no includes */
-  207,  /* num_types */
+  211,  /* num_types */
   1,  /* flags */
 };
 

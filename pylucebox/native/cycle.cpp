@@ -108,7 +108,6 @@ void sample(lucebox_session & s, member & m) {
     const llama_vocab *    vocab  = s.model->vocab();
     lucebox_cycle_result & r      = *m.result;
     seq_state &            state  = *m.state;
-    common_sampler *       chain  = state.sampler.get();
     const int32_t          n_rows = 1 + m.drafts.n_drafted;
 
     r.n_drafted = m.drafts.n_drafted;
@@ -116,8 +115,15 @@ void sample(lucebox_session & s, member & m) {
     std::copy_n(m.drafts.probs, r.n_drafted, r.draft_probs);
     state.n_rows = 0;
     for (int32_t i = 0; i < n_rows; ++i) {
-        const llama_token token = common_sampler_sample(chain, s.ctx.get(), m.first_row + i);
-        common_sampler_accept(chain, token, true);
+        llama_token token;
+        try {
+            token = next_token(state, s.ctx.get(), m.first_row + i);
+        } catch (const error & e) {
+            state.phase   = seq_phase::failed;
+            state.failure = e.what();
+            r.finish      = LUCEBOX_FINISH_FAILED;
+            break;
+        }
         state.rows[state.n_rows++] = m.first_row + i;
         r.tokens[r.n_tokens++]     = token;
 
@@ -189,7 +195,9 @@ void run_cycle(lucebox_session & s, std::vector<member> & members, lucebox_cycle
     const int64_t sampled = ggml_time_us();
 
     for (const member & m : members) {
-        roll_back(s, m);
+        if (m.state->phase == seq_phase::ready) {
+            roll_back(s, m);
+        }
     }
     const int64_t done = ggml_time_us();
 

@@ -118,6 +118,9 @@ struct model_state {
     llama_model *       mtp_model() const { return sidecar ? sidecar.get() : trunk.get(); }
 };
 
+// Floats of the state that the trunk hands to the MTP block: all its residual streams, or one where it has no more.
+int32_t hidden_width(const llama_model * model);
+
 // Model files name a ggml type as ggml does, for example "q8_0".
 enum ggml_type type_from_name(const char * name);
 

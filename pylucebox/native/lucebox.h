@@ -48,7 +48,8 @@ typedef enum lucebox_status {
     LUCEBOX_ERR_ROLLBACK     = 9,  /* rejected drafts could not be taken back; clear the session */
     LUCEBOX_ERR_DECODE       = 10, /* the model could not be run on a batch                      */
     LUCEBOX_ERR_STATE        = 11, /* the call is not allowed in the sequence's present state    */
-    LUCEBOX_ERR_INTERNAL     = 12  /* anything else                                              */
+    LUCEBOX_ERR_INTERNAL     = 12, /* anything else                                              */
+    LUCEBOX_ERR_SAMPLING     = 13  /* no token could be chosen: a grammar that allows none       */
 } lucebox_status;
 
 typedef struct lucebox_model   lucebox_model;
@@ -256,7 +257,8 @@ enum lucebox_finish {
     LUCEBOX_FINISH_NONE    = 0,
     LUCEBOX_FINISH_EOG     = 1, /* the last token ends the generation                */
     LUCEBOX_FINISH_LIMIT   = 2, /* the request's max_tokens is reached               */
-    LUCEBOX_FINISH_CONTEXT = 3  /* no cell is left for the next token                */
+    LUCEBOX_FINISH_CONTEXT = 3, /* no cell is left for the next token                */
+    LUCEBOX_FINISH_FAILED  = 4  /* no next token could be chosen: clear the sequence */
 };
 
 /* What one sequence wants of a cycle. */
@@ -267,7 +269,7 @@ typedef struct lucebox_cycle_request {
 
 /* What one sequence got. Token i was sampled from row i of the verify batch. */
 typedef struct lucebox_cycle_result {
-    int32_t n_tokens;   /* new tokens, 1..width; the last one is not in the context yet */
+    int32_t n_tokens;   /* new tokens, 1..width (or 0, if it failed); the last one is not in the context yet */
     int32_t n_drafted;
     int32_t n_accepted; /* drafts that equal the token sampled at their place           */
     int32_t finish;     /* enum lucebox_finish */
@@ -311,9 +313,13 @@ LUCEBOX_API lucebox_status lucebox_session_prefill(lucebox_session * session, in
 /* One cycle: draft, verify, sample row by row while the drafts hold, roll back.
  * `requests` and `results` have n_seq entries. A width is cut to max_tokens, to the cells left, and, widest first,
  * until all widths together are at most LUCEBOX_MAX_WIDTH: up to that many rows the back ends give each row the
- * bits it has alone. On failure the sequences that took part must be cleared. */
+ * bits it has alone. On failure the sequences that took part must be cleared. A sequence whose sampler fails ends
+ * with LUCEBOX_FINISH_FAILED and costs the others nothing. */
 LUCEBOX_API lucebox_status lucebox_session_cycle(lucebox_session * session, const lucebox_cycle_request * requests,
                                                  lucebox_cycle_result * results, lucebox_cycle_stats * stats);
+
+/* Why the sequence ended with LUCEBOX_FINISH_FAILED; empty if it did not. Valid until the sequence is cleared. */
+LUCEBOX_API const char * lucebox_session_failure(const lucebox_session * session, int32_t seq);
 
 /* Draft `n` tokens after the sequence's last token and forget them again. For traces and tests. */
 LUCEBOX_API lucebox_status lucebox_session_draft(lucebox_session * session, int32_t seq, int32_t n, int32_t * tokens,

@@ -6,6 +6,8 @@
 
 #include <sys/stat.h>
 
+#include <cstdlib>
+
 namespace lucebox {
 
 namespace {
@@ -161,7 +163,7 @@ void require_match(const model_state & state, const char * mtp_path) {
         }
     };
     compare("embedding length", llama_model_n_embd(trunk), llama_model_n_embd(mtp));
-    compare("hidden state width", llama_model_n_embd_out(trunk), llama_model_n_embd_out(mtp));
+    compare("hidden state width", hidden_width(trunk), hidden_width(mtp));
     compare("vocabulary size", llama_vocab_n_tokens(llama_model_get_vocab(trunk)),
             llama_vocab_n_tokens(llama_model_get_vocab(mtp)));
 }
@@ -254,6 +256,19 @@ void require_token(const model_state & state, int32_t token) {
 
 } // namespace
 
+int32_t hidden_width(const llama_model * model) {
+    // not llama_model_n_embd_out: that is the width of an embedding, which upstream gives as all streams and the patch
+    // series as one
+    char arch[64];
+    char n_streams[16];
+    if (llama_model_meta_val_str(model, "general.architecture", arch, sizeof(arch)) < 0 ||
+        llama_model_meta_val_str(model, (std::string(arch) + ".hyper_connection.count").c_str(), n_streams,
+                                 sizeof(n_streams)) < 0) {
+        return llama_model_n_embd_out(model);
+    }
+    return llama_model_n_embd(model) * std::atoi(n_streams);
+}
+
 } // namespace lucebox
 
 using namespace lucebox;
@@ -288,7 +303,7 @@ lucebox_status lucebox_model_get_info(const lucebox_model * model, lucebox_model
         found.n_vocab               = state.n_vocab();
         found.n_ctx_train           = llama_model_n_ctx_train(trunk);
         found.n_embd                = llama_model_n_embd(trunk);
-        found.n_embd_out            = llama_model_n_embd_out(trunk);
+        found.n_embd_out            = hidden_width(trunk);
         found.n_layer               = llama_model_n_layer(trunk);
         found.n_layer_nextn         = has_mtp ? llama_model_n_layer_nextn(state.mtp_model()) : 0;
         found.mtp_source            = state.mtp_source;

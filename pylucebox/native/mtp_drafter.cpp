@@ -9,7 +9,7 @@ namespace lucebox {
 mtp_drafter::mtp_drafter(llama_context_ptr context, uint32_t n_seq) :
     ctx(std::move(context)),
     batch(ctx.get()),
-    width((size_t) llama_model_n_embd_out(llama_get_model(ctx.get()))),
+    width((size_t) hidden_width(llama_get_model(ctx.get()))),
     n_vocab(llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(ctx.get())))),
     sequences(n_seq) {
     // only the rows that a chain goes on from are read back

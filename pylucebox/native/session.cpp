@@ -170,8 +170,7 @@ void prefill(lucebox_session & s, int32_t seq, const int32_t * tokens, size_t n_
     for (size_t i = 0; i < n_tokens; ++i) {
         common_sampler_accept(state.sampler.get(), tokens[i], false);
     }
-    state.last = common_sampler_sample(state.sampler.get(), s.ctx.get(), 0);
-    common_sampler_accept(state.sampler.get(), state.last, true);
+    state.last    = next_token(state, s.ctx.get(), 0);
     state.n_past  = (int32_t) n_tokens;
     state.n_rows  = 1;
     state.rows[0] = 0;
@@ -182,6 +181,18 @@ void prefill(lucebox_session & s, int32_t seq, const int32_t * tokens, size_t n_
 }
 
 } // namespace
+
+llama_token next_token(seq_state & state, llama_context * ctx, int32_t row) {
+    try {
+        const llama_token token = common_sampler_sample(state.sampler.get(), ctx, row);
+        common_sampler_accept(state.sampler.get(), token, true);
+        return token;
+    } catch (const std::bad_alloc &) {
+        throw;
+    } catch (const std::exception & e) {
+        fail(LUCEBOX_ERR_SAMPLING, "%s", e.what());
+    }
+}
 
 } // namespace lucebox
 
@@ -360,6 +371,10 @@ const float * lucebox_session_logits(const lucebox_session * session, int32_t se
         return nullptr;
     }
     return llama_get_logits_ith(session->ctx.get(), state.rows[row]);
+}
+
+const char * lucebox_session_failure(const lucebox_session * session, int32_t seq) {
+    return seq >= 0 && (size_t) seq < session->seqs.size() ? session->seqs[(size_t) seq].failure.c_str() : "";
 }
 
 int32_t lucebox_session_n_past(const lucebox_session * session, int32_t seq) {

@@ -23,7 +23,11 @@ struct seq_state {
     common_sampler_ptr sampler;
     int32_t            n_rows = 0; // rows of the last call whose logits can be asked for
     int32_t            rows[LUCEBOX_MAX_WIDTH];
+    std::string        failure; // why its sampler failed
 };
+
+// The next token of a sequence, sampled from a row of the last batch. Throws with LUCEBOX_ERR_SAMPLING.
+llama_token next_token(seq_state & state, llama_context * ctx, int32_t row);
 
 } // namespace lucebox
 

@@ -93,7 +93,7 @@ state_header make_header(lucebox_session & s, int32_t seq) {
     h.n_past                = state.n_past;
     h.last                  = state.last;
     h.use_mtp               = state.use_mtp;
-    h.n_embd_out            = (uint32_t) llama_model_n_embd_out(s.model->trunk.get());
+    h.n_embd_out            = (uint32_t) hidden_width(s.model->trunk.get());
     h.n_vocab               = (uint32_t) s.model->n_vocab();
     h.trunk_bytes           = llama_state_seq_get_size(s.ctx.get(), seq);
     if (state.use_mtp) {
@@ -127,7 +127,7 @@ void check_header(const lucebox_session & s, const state_header & h, size_t n_re
     if (h.magic != STATE_MAGIC || h.version != STATE_VERSION) {
         fail(LUCEBOX_ERR_ARGUMENT, "the bytes are not a saved state of this version");
     }
-    const bool shape = h.n_embd_out == (uint32_t) llama_model_n_embd_out(s.model->trunk.get()) &&
+    const bool shape = h.n_embd_out == (uint32_t) hidden_width(s.model->trunk.get()) &&
                        h.n_vocab == (uint32_t) s.model->n_vocab() && h.last >= 0 && (uint32_t) h.last < h.n_vocab &&
                        h.n_past >= 0;
     // sizes first: they come from outside and are about to be added up

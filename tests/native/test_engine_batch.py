@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from _models import OpenEngine
 
-from pylucebox import Engine, SamplingParams
+from pylucebox import Engine, SamplingError, SamplingParams
 
 PROMPTS = ["def add(a, b):", "The sum is", "x", "a b a b a b", "one two three four five", "import os\n", "{"]
 LIMIT = 24
@@ -43,6 +43,29 @@ def test_each_request_has_its_own_settings_and_random_stream(engines: tuple[Engi
         assert done.token_ids == alone.token_ids
         assert done.seed == alone.seed
         assert done.logprobs == alone.logprobs
+
+
+@pytest.mark.parametrize("n_seq", [1, 3])
+@pytest.mark.parametrize("width", [1, 4])
+def test_grammar_without_a_way_on_ends_its_own_request_only(
+    engines: tuple[Engine, dict[int, Engine]], n_seq: int, width: int
+) -> None:
+    """One is stuck at its first token, which prefill samples, one at its third, in a cycle with others."""
+    single, several = engines
+    settings = [SamplingParams(seed=seed, temperature=0.8) for seed in range(len(PROMPTS))]
+    settings[1] = SamplingParams(grammar="root ::= [z-a]")
+    settings[4] = SamplingParams(grammar='root ::= "a" "b" [z-a]')
+    together = several[n_seq].generate_many(PROMPTS, max_tokens=LIMIT, sampling=settings, verify_width=width)
+    for index, (prompt, params, done) in enumerate(zip(PROMPTS, settings, together, strict=True)):
+        if index in (1, 4):
+            assert (done.finish_reason, done.text) == ("error", "" if index == 1 else "ab")
+            assert isinstance(done.error, SamplingError)
+            with pytest.raises(SamplingError) as caught:
+                several[n_seq].generate(prompt, max_tokens=LIMIT, sampling=params, verify_width=width)
+            assert caught.value.seen == done.error.seen
+        else:
+            assert done.token_ids == single.generate(prompt, max_tokens=LIMIT, sampling=params).token_ids
+            assert done.error is None
 
 
 def test_same_prompt_many_times_gives_one_text(engines: tuple[Engine, dict[int, Engine]]) -> None:

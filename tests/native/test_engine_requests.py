@@ -21,7 +21,7 @@ from pylucebox import (
     Step,
     _ffi,
 )
-from pylucebox._session import FINISH_CONTEXT, FINISH_EOG, FINISH_LIMIT, FINISH_NONE
+from pylucebox._session import FINISH_CONTEXT, FINISH_EOG, FINISH_FAILED, FINISH_LIMIT, FINISH_NONE
 
 PROMPT = "def add(a, b):"
 WIDTHS = [1, 2, 4, 8]
@@ -337,3 +337,4 @@ def test_finish_numbers_are_the_native_ones() -> None:
     lib = _ffi.native().lib
     assert (FINISH_NONE, FINISH_EOG) == (lib.LUCEBOX_FINISH_NONE, lib.LUCEBOX_FINISH_EOG)
     assert (FINISH_LIMIT, FINISH_CONTEXT) == (lib.LUCEBOX_FINISH_LIMIT, lib.LUCEBOX_FINISH_CONTEXT)
+    assert lib.LUCEBOX_FINISH_FAILED == FINISH_FAILED

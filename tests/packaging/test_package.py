@@ -28,7 +28,7 @@ def test_libraries_come_once_each_and_under_one_name() -> None:
     names = sorted(path.name for path in (find_native_dir() / "lib").iterdir())
     stems = [name.split(".")[0] for name in names]
     assert len(stems) == len(set(stems)), f"a library is there under several names: {names}"
-    assert {"liblucebox", "libllama", "libllama-common", "libmtmd", "libllama-server-impl"} <= set(stems)
+    assert {"liblucebox", "libllama", "libllama-common", "libmtmd", "liblucebox-server"} <= set(stems)
 
 
 def test_libraries_find_each_other_whatever_the_environment_says(tmp_path: Path) -> None:

@@ -13,11 +13,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pylucebox._errors import CancelledError, ClosedError, ContextFullError, InvalidArgumentError, SequenceStateError
+from pylucebox._errors import (
+    CancelledError,
+    ClosedError,
+    ContextFullError,
+    InvalidArgumentError,
+    SamplingError,
+    SequenceStateError,
+)
 from pylucebox._sampling import SamplingParams
 from pylucebox._session import (
     FINISH_CONTEXT,
     FINISH_EOG,
+    FINISH_FAILED,
     FINISH_LIMIT,
     FINISH_NONE,
     Ask,
@@ -30,6 +38,8 @@ EOG = 256
 N_VOCAB = 257
 MAX_ROWS = 8
 WRONG = 0  # a draft that never holds: replies must not contain it
+STUCK = 1  # in a reply: here the sampler can choose no token
+NO_TOKEN = "the grammar allows no token"
 
 Holds = Callable[[int], bool]
 
@@ -118,6 +128,8 @@ class FakeSession:
         if self._aborted or (progress is not None and progress(1.0) is False):
             raise CancelledError("prefill was cancelled")
         reply = [*self._reply(tokens), EOG]
+        if reply[0] == STUCK:
+            raise SamplingError("cannot run the prompt", seen=NO_TOKEN)
         self._sequences[seq] = _Sequence(reply, len(tokens), use_mtp, rows=reply[:1])
         return reply[0], self._finish(self._sequences[seq], reply[0], FINISH_NONE)
 
@@ -159,6 +171,10 @@ class FakeSession:
         finish = FINISH_NONE
         for row in range(width):
             token = sequence.reply[sequence.n_said]
+            if token == STUCK:
+                sequence.failed = True
+                finish = FINISH_FAILED
+                break
             sequence.n_said += 1
             tokens.append(token)
             held = row < len(drafts) and drafts[row] == token
@@ -171,13 +187,17 @@ class FakeSession:
                 break
         sequence.n_past += len(tokens)
         sequence.rows = tokens
-        finish = self._finish(sequence, tokens[-1], finish)
+        if finish != FINISH_FAILED:
+            finish = self._finish(sequence, tokens[-1], finish)
         return SeqCycle(ask.seq, tuple(tokens), len(drafts), n_accepted, finish, (0.5,) * len(drafts))
 
     def _finish(self, sequence: _Sequence, last: int, finish: int) -> int:
         if last == EOG:
             return FINISH_EOG
         return FINISH_CONTEXT if finish == FINISH_NONE and sequence.n_past >= self.n_ctx else finish
+
+    def failure(self, seq: int) -> str:
+        return NO_TOKEN if self._sequences[seq].failed else ""
 
     def n_past(self, seq: int) -> int:
         return self._sequences[seq].n_past

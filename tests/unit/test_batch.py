@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from _fake_session import FakeSession, token_bytes
+from _fake_session import NO_TOKEN, STUCK, FakeSession, token_bytes
 
 from pylucebox._batch import run_many
-from pylucebox._errors import ClosedError
+from pylucebox._errors import ClosedError, SamplingError
 from pylucebox._generate import Run
 from pylucebox._request import Request, RequestRules
 from pylucebox._result import Completion
@@ -98,6 +98,29 @@ def test_close_during_a_batch_raises() -> None:
     session = FakeSession(reply, n_seq=2, on_call=lambda name: session.close() if name == "cycle" else None)
     with pytest.raises(ClosedError):
         run_all(session, PROMPTS)
+
+
+@pytest.mark.parametrize("holds", [lambda _n: True, lambda _n: False])
+@pytest.mark.parametrize("n_seq", [1, 2, 3, 8])
+@pytest.mark.parametrize("n_before", [0, 1, 2, 5])
+def test_sampler_that_fails_ends_its_own_request_only(n_before: int, n_seq: int, holds: Callable[[int], bool]) -> None:
+    prompts = [b"a", b"bb", b"stuck", b"d" * 9, b"stuck", b"e" * 4]
+
+    def one_gets_stuck(prompt: Sequence[int]) -> bytes:
+        return b"r" * n_before + bytes([STUCK]) if bytes(prompt[1:]) == b"stuck" else reply(prompt)
+
+    session = FakeSession(one_gets_stuck, n_seq=n_seq, holds=holds)
+    together = run_all(session, prompts)
+    assert session.busy == []
+    for got, wanted, prompt in zip(together, one_by_one(prompts), prompts, strict=True):
+        if prompt == b"stuck":
+            assert (got.finish_reason, got.text) == ("error", "r" * n_before)
+            assert isinstance(got.error, SamplingError)
+            assert got.error.seen == NO_TOKEN
+            assert len(got.logprobs or ()) == n_before
+        else:
+            assert (got.token_ids, got.finish_reason) == (wanted.token_ids, wanted.finish_reason)
+            assert got.error is None
 
 
 def test_no_requests_give_no_results() -> None:

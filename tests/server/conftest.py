@@ -1,0 +1,61 @@
+"""Servers that several tests share, and the models they serve."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pylucebox
+from pylucebox._build import find_native_dir
+from pylucebox._errors import LibraryNotFoundError
+
+# Let the tests import their helper module, whichever import mode pytest runs in.
+sys.path.insert(0, str(Path(__file__).parent))
+
+from _server import Server, StartServer
+
+DEMO_DIR = Path(pylucebox.__file__).parent / "demo_model"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs the native library when there is none."""
+    try:
+        find_native_dir()
+    except LibraryNotFoundError as error:
+        skip = pytest.mark.skip(reason=str(error))
+        for item in items:
+            if item.path.is_relative_to(Path(__file__).parent):
+                item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def demo_model() -> Path:
+    """File of the built-in model."""
+    return next(DEMO_DIR.glob("*.gguf"))
+
+
+@pytest.fixture(scope="session")
+def demo_mtp() -> Path:
+    """File of its MTP block."""
+    return next(DEMO_DIR.glob("MTP/*.gguf"))
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
+    """Start servers, each once for its arguments, and see that all end in good order."""
+    running: dict[tuple[object, ...], Server] = {}
+
+    def one(model: Path, *arguments: object) -> Server:
+        key = (model, *arguments)
+        if key not in running:
+            log = tmp_path_factory.mktemp("server") / "log"
+            running[key] = Server(model, log, *map(str, arguments))
+        return running[key]
+
+    yield one
+    for server in running.values():
+        with server:
+            pass
