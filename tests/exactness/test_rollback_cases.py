@@ -14,7 +14,6 @@ step must give the same logits, so nothing that a state does not hold is left be
 
 from __future__ import annotations
 
-import codecs
 import hashlib
 import itertools
 import math
@@ -23,7 +22,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 from pylucebox import LibraryNotFoundError
@@ -195,59 +196,75 @@ SETUPS = {
     "f32": Setup(TinySpec(), _OPTIONS),
     "no flash attention": Setup(TinySpec(), replace(_OPTIONS, flash_attn=False)),
     "q8_0 cache": Setup(TinySpec(), replace(_OPTIONS, cache_type_k="q8_0", cache_type_v="q8_0")),
-    "q4_K": Setup(replace(K_QUANT_SPEC, weight_type="q4_K"), _OPTIONS),
+    # "agree", since a grammar can spell no control token and other drafts are at times one
+    "q4_K": Setup(replace(K_QUANT_SPEC, weight_type="q4_K", kind="agree"), _OPTIONS),
     "sidecar": Setup(TinySpec(mtp="sidecar"), _OPTIONS),
 }
 
-# struct state_header of state.cpp: magic, version, n_past, last, use_mtp, n_waiting, n_embd_out, n_vocab, two sizes,
-# checksum
-_HEADER = struct.Struct("<IIiiIIIIQQQ")
+# struct state_header of state.cpp: magic, version, n_past, last, use_mtp, n_waiting, n_embd_out, n_vocab, two sizes;
+# the checksum of everything follows
+_HEADER = struct.Struct("<IIiiIIIIQQ")
+_HEADER_BYTES = _HEADER.size + 8
+
+# A row of the index: a key and a pooled key, f16.
+_INDEX_ROW_BYTES = 2 * 2 * TinySpec().indexer_head_dim
 
 
-def trunk_state(state: bytes) -> bytes:
+class Place(NamedTuple):
+    """A sequence of a session with `n_seq` of them, and the tokens in its context before the first cycle."""
+
+    n_seq: int
+    seq: int
+    start: int
+
+
+def trunk_state(state: bytes, place: Place) -> bytes:
     """Return the part of a saved state that does not belong to the MTP block."""
-    *_, n_waiting, n_embd_out, _, trunk_bytes, _, _ = _HEADER.unpack_from(state)
-    begin = _HEADER.size + n_waiting * (8 + 4 * n_embd_out)
-    return state[begin : begin + trunk_bytes]
+    return _parts(state, place)[1]
+
+
+def whole_state(state: bytes, place: Place) -> bytes:
+    """Return a saved state without its checksum."""
+    return b"".join(_parts(state, place))
+
+
+def _parts(state: bytes, place: Place) -> tuple[bytes, bytes, bytes]:
+    """Split a saved state into what is about the sequence, what is the trunk's, and what is the MTP block's."""
+    _, _, n_past, _, _, n_waiting, n_embd_out, _, trunk_bytes, mtp_bytes = _HEADER.unpack_from(state)
+    trunk_at = _HEADER_BYTES + n_waiting * (8 + 4 * n_embd_out)
+    mtp_at = trunk_at + trunk_bytes
+    assert len(state) == mtp_at + mtp_bytes
+    head = state[: _HEADER.size] + state[_HEADER_BYTES:trunk_at]
+    trunk = _without_unused_slots(state[trunk_at:mtp_at], place, n_past)
+    mtp = _without_unused_slots(state[mtp_at:], place, n_past - n_waiting) if mtp_bytes else b""
+    return head, trunk, mtp
+
+
+def _without_unused_slots(part: bytes, place: Place, n_cells: int) -> bytes:
+    """Blank the pooled keys in rows that end no block, if several sequences run together.
+
+    A block's pooled key lies in the row of its last cell and is read from nowhere else. The graph pools a fixed number
+    of blocks, those it has too many of into other rows, lowest first; how many that are is not the same in company.
+    The rows come last, but for the empty counts of the sequences behind this one.
+    """
+    if place.n_seq == 1:
+        return part
+    end = len(part) - 4 * (place.n_seq - 1 - place.seq)
+    rows = np.frombuffer(part[end - n_cells * _INDEX_ROW_BYTES : end], np.uint8).reshape(n_cells, 2, -1).copy()
+    rows[np.arange(n_cells) % BLOCK != BLOCK - 1, 1] = 0
+    return part[: end - rows.size] + rows.tobytes() + part[end:]
 
 
 def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def spelled(tokens: tuple[int, ...], banned: Iterable[int] = ()) -> SamplingParams:
-    """Return a sampler that can only draw these tokens; ids are bytes. Of the end tokens it never draws the banned."""
-    text = bytes(token for token in tokens if token != END)
-    if tokens[-1:] != (END,):
-        text = completed(text) + b"~" * 2 * MAX_ROWS
-    literal = "".join(f"\\U{ord(character):08x}" for character in text.decode())
+def spelled(tokens: tuple[int, ...], banned: Iterable[int]) -> SamplingParams:
+    """Return a sampler that can only draw these tokens. `END` is drawn as the one end token that is not banned."""
+    after = 0 if tokens[-1] == END else 2 * MAX_ROWS
+    listed = " ".join(f"<[{token}]>" for token in (*tokens, *[ord("~")] * after) if token != END)
     bias = dict.fromkeys(banned, -math.inf)
-    return SamplingParams(temperature=0, seed=0, grammar=f'root ::= "{literal}"', logit_bias=bias)
-
-
-def can_begin(text: bytes) -> bool:
-    """Tell whether some text in UTF-8 begins with these bytes."""
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(text)
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def completed(text: bytes) -> bytes:
-    """Finish the character that the bytes break off in."""
-    for tail in (b"", b"\xa0", b"\xa0\xa0", b"\xa0\xa0\xa0"):
-        try:
-            (text + tail).decode()
-        except UnicodeDecodeError:
-            continue
-        return text + tail
-    raise AssertionError(text)
-
-
-def other_than(tokens: tuple[int, ...], draft: int | None) -> int:
-    """Return a token that may follow `tokens` and is not the draft."""
-    return next(byte for byte in (*b"ab", *range(0x80, 0xC0)) if byte != draft and can_begin(bytes((*tokens, byte))))
+    return SamplingParams(temperature=0, seed=0, grammar=f"root ::= {listed}", logit_bias=bias)
 
 
 @dataclass(frozen=True)
@@ -275,80 +292,82 @@ class Node:
 
 
 class Bench:
-    """One setup: its model, a session that drafts, and two that never do."""
+    """One setup: its model and, for each number of sequences, a session that drafts and two that never do."""
 
     def __init__(self, setup: Setup, path: Path) -> None:
         files = write_tiny_model(path, setup.spec)
-        in_file = files.sidecar is None
-        self.model = Model(ModelOptions(path=files.model, mtp_path=files.sidecar, mtp_in_file=in_file))
+        self.model = Model(ModelOptions(path=files.model, mtp_path=files.sidecar, mtp_in_file=files.sidecar is None))
         self._options = setup.options
-        self._plain = NativeSession(self.model, replace(setup.options, max_width=1))
-        self._reading = NativeSession(self.model, setup.options)
-        self._drafting: dict[int, NativeSession] = {}
+        self._sessions: dict[tuple[str, int], NativeSession] = {}
         self._ids = self.model.tokenize(TEXT, add_special=False, parse_special=False)
-        ends = [token for token in range(256, self.model.info.n_vocab) if self.model.is_eog(token)]
-        self._end, *self._other_ends = ends
-        self._starts: dict[tuple[bool, int], bytes] = {}
-        self._nodes: dict[tuple[int, tuple[int, ...], bool], Node] = {}
+        self._end, *self._other_ends = filter(self.model.is_eog, range(self.model.info.n_vocab))
+        self._starts: dict[tuple[NativeSession, int, int], bytes] = {}
+        self._nodes: dict[tuple[Place, tuple[int, ...], bool], Node] = {}
 
-    def drafting(self, n_seq: int) -> NativeSession:
-        if n_seq not in self._drafting:
-            self._drafting[n_seq] = NativeSession(self.model, replace(self._options, n_seq=n_seq))
-        return self._drafting[n_seq]
+    def session(self, role: str, n_seq: int) -> NativeSession:
+        """Return the session that is "drafting", "plain" (no MTP block) or "reading" (its block only reads along)."""
+        if (role, n_seq) not in self._sessions:
+            max_width = 1 if role == "plain" else self._options.max_width
+            options = replace(self._options, n_seq=n_seq, max_width=max_width)
+            self._sessions[role, n_seq] = NativeSession(self.model, options)
+        return self._sessions[role, n_seq]
 
-    def begin(self, session: NativeSession, seq: int, start: int, tokens: tuple[int, ...]) -> None:
-        """Bring a sequence to `start` tokens; `tokens` are what it will draw, beginning with the last of these.
+    def begin(self, session: NativeSession, place: Place, tokens: tuple[int, ...]) -> None:
+        """Bring a sequence to its place; `tokens` are what it will draw, and the first of them what it does draw.
 
-        The last one is decoded, since after a state was loaded the next step pools all keys anew.
+        That one is decoded here, since after a state was loaded the next step pools all keys anew. And the MTP block
+        reads what waits for it, so that all sequences together never have more rows for it than keep their bits.
         """
-        use_mtp = session is not self._plain
-        state = self._starts.get((use_mtp, start))
+        seq = place.seq
+        state = self._starts.get((session, seq, place.start))
+        session.clear(seq)
         if state is None:
             fresh = session.open_sampler(SamplingParams(temperature=0, seed=0), None)
+            session.prefill(seq, self._ids[: place.start - 1], fresh, use_mtp=True)
+            state = self._starts[session, seq, place.start] = session.state_save(seq)
             session.clear(seq)
-            session.prefill(seq, self._ids[: start - 1], fresh, use_mtp=use_mtp)
-            state = self._starts[use_mtp, start] = session.state_save(seq)
-        session.clear(seq)
         session.state_load(seq, state, session.open_sampler(spelled(tokens, self._other_ends), None))
         (result,), _ = session.cycle([Ask(seq, 1, 100)])
-        assert (result.tokens, session.n_past(seq)) == (tokens[:1], start)
+        assert (result.tokens, session.n_past(seq)) == (tokens[:1], place.start)
+        if session.max_width > 1:
+            session.draft(seq, 1)
 
-    def node(self, start: int, held: tuple[int, ...], *, ends: bool = False) -> Node:
+    def node(self, place: Place, held: tuple[int, ...], *, ends: bool = False) -> Node:
         """Return what is to be found after cycles in which so many drafts held."""
-        key = (start, held, ends)
+        key = (place, held, ends)
         if key not in self._nodes:
             tokens: tuple[int, ...] = (ord("a"),)
             if held:
-                before = self.node(start, held[:-1])
+                before = self.node(place, held[:-1])
                 kept, missed = before.drafts[: held[-1]], (*before.drafts, None)[held[-1]]
-                tokens = (*before.tokens, *kept)
-                tokens += (END if ends else other_than(tokens, missed),)
-            self._nodes[key] = self._walk(start, tokens)
+                last = END if ends else next(token for token in b"ab" if token != missed)
+                tokens = (*before.tokens, *kept, last)
+            self._nodes[key] = self._walk(place, tokens)
         return self._nodes[key]
 
-    def _walk(self, start: int, tokens: tuple[int, ...]) -> Node:
-        plain, reading = self._plain, self._reading
-        wanted = tuple(self._end if token == END else token for token in tokens)
+    def _walk(self, place: Place, tokens: tuple[int, ...]) -> Node:
+        seq = place.seq
+        plain, reading = self.session("plain", place.n_seq), self.session("reading", place.n_seq)
         for session in (plain, reading):
-            self.begin(session, 0, start, tokens)
-            for token in wanted[1:]:
-                if session is reading and session.n_past(0) < N_CTX:
-                    session.draft(0, 1)  # the block reads what the trunk has just done, pair by pair
-                (result,), _ = session.cycle([Ask(0, 1, 100)])
-                assert result.tokens == (token,)
-        state = plain.state_save(0)
-        assert trunk_state(reading.state_save(0)) == trunk_state(state)
-        n_left = N_CTX - plain.n_past(0)
-        drafts = reading.draft(0, min(7, n_left))[0] if n_left else []
-        whole = digest(reading.state_save(0)) if n_left else None
+            self.begin(session, place, tokens)
+            for token in tokens[1:]:
+                (result,), _ = session.cycle([Ask(seq, 1, 100)])
+                assert result.tokens == (self._end if token == END else token,)
+                if session is reading and session.n_past(seq) < N_CTX:
+                    session.draft(seq, 1)  # the block reads what the trunk has just done, pair by pair
+        state = plain.state_save(seq)
+        assert trunk_state(reading.state_save(seq), place) == trunk_state(state, place)
+        n_left = N_CTX - plain.n_past(seq)
+        drafts = reading.draft(seq, min(7, n_left))[0] if n_left else []
+        whole = digest(whole_state(reading.state_save(seq), place)) if n_left else None
         next_logits = None
         if n_left and tokens[-1] != END:
-            plain.cycle([Ask(0, 1, 1)])
-            next_logits = digest(plain.logits(0, 0).tobytes())
-        return Node(tokens, tuple(drafts), digest(trunk_state(state)), whole, next_logits)
+            plain.cycle([Ask(seq, 1, 1)])
+            next_logits = digest(plain.logits(seq, 0).tobytes())
+        return Node(tokens, tuple(drafts), digest(trunk_state(state, place)), whole, next_logits)
 
     def close(self) -> None:
-        for session in (self._plain, self._reading, *self._drafting.values()):
+        for session in self._sessions.values():
             session.close()
         self.model.close()
 
@@ -376,41 +395,38 @@ class Lane:
 
     def __init__(self, bench: Bench, case: Case, seq: int) -> None:
         self._bench, self._case, self.seq = bench, case, seq
-        self.start = case.starts[seq]
-        self.width = granted(case.widths)[seq]
+        self.place = Place(len(case.starts), seq, case.starts[seq])
+        self._width = granted(case.widths)[seq]
         self.held: tuple[int, ...] = ()
-        node = bench.node(self.start, ())
-        for depths in case.held if self.width else ():
-            n_left = N_CTX - self.start - len(node.tokens) + 1
+        self._nodes = [bench.node(self.place, ())]
+        for depths in case.held if self._width else ():
+            n_left = N_CTX - self._n_past(self._nodes[-1])
             if n_left == 0:
                 break
             self.held += (min(depths[seq], n_left - 1),)
-            node = bench.node(self.start, self.held, ends=self._ends(len(self.held)))
-        self.script = node.tokens
+            ends = case.ends and len(self.held) == len(case.held)
+            self._nodes.append(bench.node(self.place, self.held, ends=ends))
+        self.script = self._nodes[-1].tokens
 
-    def _ends(self, n_cycles: int) -> bool:
-        return self._case.ends and n_cycles == len(self._case.held)
-
-    def node(self, n_cycles: int) -> Node:
-        return self._bench.node(self.start, self.held[:n_cycles], ends=self._ends(n_cycles))
+    def _n_past(self, node: Node) -> int:
+        return self.place.start + len(node.tokens) - 1  # the last one is not in the context
 
     def check(self, session: NativeSession, n_cycles: int, result: SeqCycle) -> None:
         """Compare a cycle and the trunk's state after it."""
-        before, after = self.node(n_cycles - 1), self.node(n_cycles)
-        n_past = self.start + len(before.tokens) - 1
-        assert result.n_drafted == min(self.width, N_CTX - n_past) - 1
+        before, after = self._nodes[n_cycles - 1 : n_cycles + 1]
+        assert result.n_drafted == min(self._width, N_CTX - self._n_past(before)) - 1
         assert result.n_accepted == self.held[n_cycles - 1]
-        assert session.n_past(self.seq) == self.start + len(after.tokens) - 1
-        full = session.n_past(self.seq) == N_CTX
+        assert session.n_past(self.seq) == self._n_past(after)
+        full = self._n_past(after) == N_CTX
         assert result.finish == (FINISH_EOG if after.tokens[-1] == END else FINISH_CONTEXT if full else FINISH_NONE)
-        assert digest(trunk_state(session.state_save(self.seq))) == after.trunk
+        assert digest(trunk_state(session.state_save(self.seq), self.place)) == after.trunk
 
     def check_rest(self, session: NativeSession) -> None:
         """Compare the whole state, and what the next step gives."""
-        after = self.node(len(self.held))
+        after = self._nodes[-1]
         if after.whole is not None:
             session.draft(self.seq, 1)
-            assert digest(session.state_save(self.seq)) == after.whole
+            assert digest(whole_state(session.state_save(self.seq), self.place)) == after.whole
         if after.next_logits is not None:
             session.cycle([Ask(self.seq, 1, 1)])
             assert digest(session.logits(self.seq, 0).tobytes()) == after.next_logits
@@ -418,11 +434,11 @@ class Lane:
 
 @pytest.mark.parametrize("case", make_cases(), ids=str)
 def test_nothing_is_left_of_drafts_that_were_taken_back(bench: Callable[[str], Bench], case: Case) -> None:
-    model = bench(case.setup)
-    session = model.drafting(len(case.starts))
-    lanes = [Lane(model, case, seq) for seq in range(len(case.starts))]
+    model, n_seq = bench(case.setup), len(case.starts)
+    session = model.session("drafting", n_seq)
+    lanes = [Lane(model, case, seq) for seq in range(n_seq)]
     for lane in lanes:
-        model.begin(session, lane.seq, lane.start, lane.script)
+        model.begin(session, lane.place, lane.script)
     for n_cycles in range(1, len(case.held) + 1):
         asks = [Ask(lane.seq, case.widths[lane.seq], 100) for lane in lanes if len(lane.held) >= n_cycles]
         if not asks:
