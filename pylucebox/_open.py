@@ -164,24 +164,35 @@ def _open_model(
     )
 
 
-def _open_session(options: EngineOptions, model: Model, spec: SpecState) -> tuple[NativeSession, SpecState]:
+def session_options(options: EngineOptions, model: Model, *, max_width: int) -> SessionOptions:
+    """Return how to open a session on a model.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The context is longer than the model was trained for.
+    """
     trained = model.info.n_ctx_train
     n_ctx = min(trained, DEFAULT_N_CTX) if options.n_ctx is None else options.n_ctx
     if n_ctx > trained:
         allowed = f"{MIN_N_CTX} to {trained}, the model's training context"
         raise InvalidArgumentError(argument="n_ctx", value=n_ctx, allowed=allowed)
     n_threads = options.n_threads or default_threads()
-    alone = SessionOptions(
+    return SessionOptions(
         n_ctx=n_ctx,
         n_seq=options.n_seq,
         n_ubatch=options.n_ubatch,
         n_threads=n_threads,
         n_threads_batch=options.n_threads_batch or n_threads,
-        max_width=1,
+        max_width=max_width,
         flash_attn=options.flash_attn,
         cache_type_k=options.cache_type_k,
         cache_type_v=options.cache_type_v,
     )
+
+
+def _open_session(options: EngineOptions, model: Model, spec: SpecState) -> tuple[NativeSession, SpecState]:
+    alone = session_options(options, model, max_width=1)
     if not spec.effective:
         return NativeSession(model, alone), spec
     with_mtp = replace(alone, max_width=options.max_width)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pylucebox._build import PACKAGE_DIR, recorded_build
+from pylucebox._build import DEMO_MODEL, recorded_build
 from pylucebox._errors import LuceboxError
 from pylucebox._sidecar import find_sidecar
 from pylucebox._spec import spec_active, spec_inactive
@@ -110,15 +110,9 @@ def _recorded() -> dict[str, Any]:
         return {}
 
 
-def _built_in_model() -> Path:
-    """Return the path of the built-in model; of its directory when the model is missing."""
-    directory = PACKAGE_DIR / "demo_model"
-    return min(directory.glob("*.gguf"), default=directory)
-
-
 def _model_facts(model: str | None, seen: dict[str, Any], *, loaded: bool) -> dict[str, Any]:
     """Say which MTP block belongs to the model and whether drafts are made."""
-    path = Path(model) if model is not None else _built_in_model()
+    path = Path(model) if model is not None else DEMO_MODEL
     facts: dict[str, Any] = {
         "model": {"path": str(path), "built_in": model is None},
         "model_error": None,
