@@ -160,7 +160,7 @@ def _divergence_sentence(result: CaseResult, first: Divergence) -> str:
     if first.token_index is not None:
         seen = f"{_ended(first.token_seen)} in place of {_ended(first.token_expected)}"
         text = f"token {first.token_index} is {seen}, where the two highest logits are {_number(first.logit_gap)} apart"
-    same = {None: "", True: ", the same at all of them", False: ", others at other widths"}[verdict.same_index]
+    same = {None: "", True: ", the same at all fixed widths", False: ", others at other widths"}[verdict.same_index]
     rollback = "after drafts had been taken back" if first.after_rollback else "before any draft was taken back"
     return (
         f"{case.prompt}, {case.setting}: differs at width {widths}, first at index {first.index}{same}, {rollback};"

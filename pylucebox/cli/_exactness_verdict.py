@@ -135,7 +135,8 @@ class CaseVerdict:
     fault
         What is wrong.
     same_index
-        Whether all of them begin at the same token; None if fewer than two widths differ.
+        Whether the fixed widths among them begin at the same token; None if these are fewer than two. Adaptive is left
+        out: which width it has at a token depends on how fast the machine is.
     """
 
     divergences: tuple[Divergence, ...]
@@ -196,7 +197,8 @@ def max_difference(one: npt.NDArray[np.float32], other: npt.NDArray[np.float32])
 def judge(divergences: Iterable[Divergence]) -> CaseVerdict:
     """Say what is wrong with the runs of one request, by where they differ."""
     found = tuple(sorted(divergences, key=lambda divergence: divergence.width or len(WIDTHS)))
-    same_index = len({divergence.index for divergence in found}) == 1 if len(found) > 1 else None
+    fixed = [divergence.index for divergence in found if divergence.width]
+    same_index = len(set(fixed)) == 1 if len(fixed) > 1 else None
     return CaseVerdict(found, _fault(found, same_index=same_index), same_index)
 
 
@@ -213,7 +215,7 @@ def _fault(found: Sequence[Divergence], *, same_index: bool | None) -> Fault:
         return Fault.NUMERICS
     if not same_index:
         return Fault.ROLLBACK
-    places = {divergence.first_rollback for divergence in found}
+    places = {divergence.first_rollback for divergence in found if divergence.width}
     return Fault.NUMERICS if len(places) > 1 else Fault.UNDECIDED
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from pylucebox._build import DEMO_MODEL
+from pylucebox._errors import ContextFullError
 from pylucebox.cli import _exactness_report as reports
 from pylucebox.cli._args import Parser, add_device, add_json, add_model, add_mtp, add_n_ctx, add_threads, whole
 from pylucebox.cli._exactness_prompts import PROMPTS, SETTINGS
@@ -81,15 +82,21 @@ def run(args: argparse.Namespace, factory: EngineFactory) -> int:  # noqa: ARG00
 def _fitting(
     opened: OpenBench, prompts: tuple[tuple[str, str], ...], max_tokens: int
 ) -> tuple[list[Case], tuple[str, ...]]:
-    """Return the requests that fit the context, and what was left out."""
-    cases: list[Case] = []
-    left_out: dict[str, str] = {}
-    for case in opened.cases(prompts, SETTINGS):
-        n_needed = len(case.tokens) + max_tokens
-        if n_needed <= opened.n_ctx:
-            cases.append(case)
-        else:
-            left_out[case.prompt] = (
-                f"Left out: the prompt {case.prompt!r} needs {n_needed} tokens, the context has {opened.n_ctx}."
-            )
-    return cases, tuple(left_out.values())
+    """Return the requests that fit the context, and sentences about what was left out.
+
+    Raises
+    ------
+    ContextFullError
+        Nothing fits.
+    """
+    found = list(opened.cases(prompts, SETTINGS))
+    n_needed = {case.prompt: len(case.tokens) + max_tokens for case in found}
+    cases = [case for case in found if n_needed[case.prompt] <= opened.n_ctx]
+    if not cases:
+        raise ContextFullError("no prompt fits", n_ctx=opened.n_ctx, n_needed=min(n_needed.values()))
+    left_out = (
+        f"Left out: the prompt {name!r} needs {needed} tokens, the context has {opened.n_ctx}."
+        for name, needed in n_needed.items()
+        if needed > opened.n_ctx
+    )
+    return cases, tuple(left_out)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pylucebox._build import DEMO_MODEL
 from pylucebox._gguf import GgufModel  # noqa: F401 - the sidecar search needs it; fails here rather than in a test
 from pylucebox.cli import _probe, doctor
 
@@ -136,7 +137,7 @@ def test_without_loading_the_state_is_marked_as_expectation(
     lucebox: Lucebox, probed: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     probed["engine"] = None
-    model = str(doctor._built_in_model())
+    model = str(DEMO_MODEL)
     status, report = report_of(lucebox, capsys, "--model", model)
     assert status == 0
     assert report["spec_is_expectation"] is True
