@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from pylucebox._batch import run_many
 from pylucebox._build import DEMO_MODEL
 from pylucebox._chat import ChatOptions, ChatStep, Message, chat_request, chat_steps, read_reply, render
+from pylucebox._dispatch import Dispatch
 from pylucebox._errors import InvalidArgumentError, StrPath
 from pylucebox._generate import Run, TokenBytes
 from pylucebox._model import HiddenNorm, ModelInfo
@@ -18,7 +19,6 @@ from pylucebox._native_session import SessionInfo
 from pylucebox._open import EngineOptions, open_engine
 from pylucebox._request import (
     Request,
-    RequestRules,
     check_bool,
     check_callable,
     check_prompts,
@@ -152,11 +152,8 @@ class Engine:
         )
         self._policy = default_policy() if width_policy is None else width_policy
         self._stats = SpecStats()
-        self._model, self._session, self._sidecar, spec_state = open_engine(options, progress)
+        self._model, self._session, self._sidecar, self._dispatch, self._rules = open_engine(options, progress)
         self._turns = Turns(self._session)
-        self._rules = RequestRules(
-            n_ctx=self._session.n_ctx, verify_width=verify_width, max_width=options.max_width, spec=spec_state
-        )
 
     @classmethod
     def demo(cls, **options: Any) -> Engine:
@@ -170,6 +167,11 @@ class Engine:
     def spec(self) -> SpecState:
         """Whether drafts are made, and if not, why."""
         return self._rules.spec
+
+    @property
+    def dispatch(self) -> Dispatch:
+        """Which path requests take, what it promises of the text, and why."""
+        return self._dispatch
 
     @property
     def sidecar(self) -> SidecarVerdict:

@@ -306,7 +306,7 @@ class OpenBench:
     @property
     def spec(self) -> SpecState:
         """State of drafting."""
-        return self._opened.spec
+        return self._opened.dispatch.spec
 
     @property
     def sidecar(self) -> SidecarVerdict:
