@@ -52,3 +52,23 @@ SETTINGS: Final = (
     Setting("grammar", SamplingParams(temperature=0.8, grammar=_GRAMMAR, seed=5)),
 )
 """Greedy and sampled decoding, with and without state of the sampler's own."""
+
+
+def plan(n_prompts: int, *, every: bool) -> list[tuple[str, str, Setting]]:
+    """Return which prompts run with which settings, as name, text and setting.
+
+    Parameters
+    ----------
+    n_prompts
+        How many of `PROMPTS`.
+    every
+        Every prompt with every setting. Otherwise each prompt runs greedily and with two more settings, which take
+        turns, and the long one, whose prefill takes longer than all else, with one more.
+    """
+    planned = []
+    for number, (name, text) in enumerate(PROMPTS[:n_prompts]):
+        sampled = SETTINGS[1:]
+        turn = [sampled[(2 * number + more) % len(sampled)] for more in range(1 if name == LONG else 2)]
+        settings = SETTINGS if every else (SETTINGS[0], *turn)
+        planned += [(name, text, setting) for setting in settings]
+    return planned

@@ -7,7 +7,7 @@ Both sessions share the model, so the weights are in memory once.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -318,12 +318,11 @@ class OpenBench:
         """Tokens that a sequence can hold."""
         return self._opened.session.n_ctx
 
-    def cases(self, prompts: Sequence[tuple[str, str]], settings: Sequence[Setting]) -> Iterator[Case]:
-        """Return every prompt, given as name and text, with every setting."""
-        for name, text in prompts:
+    def cases(self, planned: Iterable[tuple[str, str, Setting]]) -> Iterator[Case]:
+        """Return requests from names, texts and settings."""
+        for name, text, setting in planned:
             tokens = self.model.tokenize(text, add_special=True, parse_special=True)
-            for setting in settings:
-                yield Case(name, setting.name, tokens, setting.sampling)
+            yield Case(name, setting.name, tokens, setting.sampling)
 
     def close(self) -> None:
         """Free sessions and model."""

@@ -8,7 +8,7 @@ from pylucebox._build import DEMO_MODEL
 from pylucebox._errors import ContextFullError
 from pylucebox.cli import _exactness_report as reports
 from pylucebox.cli._args import Parser, add_device, add_json, add_model, add_mtp, add_n_ctx, add_threads, whole
-from pylucebox.cli._exactness_prompts import PROMPTS, SETTINGS
+from pylucebox.cli._exactness_prompts import PROMPTS, SETTINGS, Setting, plan
 from pylucebox.cli._exactness_run import Case, OpenBench, engine_options, run_case
 from pylucebox.cli._exactness_verdict import WIDTHS
 from pylucebox.cli._io import print_json, progress
@@ -43,6 +43,12 @@ def add_arguments(parser: Parser) -> None:
         metavar="N",
         help="most tokens of each run, 2..4096; their logits are kept in memory (default: 48)",
     )
+    parser.add_argument(
+        "--every",
+        action="store_true",
+        help=f"run every prompt with each of the {len(SETTINGS)} sampler settings (default: greedily and with two that"
+        " take turns)",
+    )
     add_n_ctx(parser)
     add_threads(parser, "one per physical core that this process may use; 1 for the built-in model")
     add_device(parser)
@@ -66,7 +72,7 @@ def run(args: argparse.Namespace, factory: EngineFactory) -> int:  # noqa: ARG00
         device=args.device,
     )
     with OpenBench(options) as opened:
-        cases, left_out = _fitting(opened, PROMPTS[: args.prompts], args.tokens)
+        cases, left_out = _fitting(opened, plan(args.prompts, every=args.every), args.tokens)
         with progress(len(cases) * (1 + len(WIDTHS)), "lucebox exactness") as advance:
             results = tuple(run_case(opened.bench, case, args.tokens, advance) for case in cases)
         facts = {"model": str(options.model), "spec": opened.spec, "sidecar": opened.sidecar.as_dict()}
@@ -80,7 +86,7 @@ def run(args: argparse.Namespace, factory: EngineFactory) -> int:  # noqa: ARG00
 
 
 def _fitting(
-    opened: OpenBench, prompts: tuple[tuple[str, str], ...], max_tokens: int
+    opened: OpenBench, planned: list[tuple[str, str, Setting]], max_tokens: int
 ) -> tuple[list[Case], tuple[str, ...]]:
     """Return the requests that fit the context, and sentences about what was left out.
 
@@ -89,7 +95,7 @@ def _fitting(
     ContextFullError
         Nothing fits.
     """
-    found = list(opened.cases(prompts, SETTINGS))
+    found = list(opened.cases(planned))
     n_needed = {case.prompt: len(case.tokens) + max_tokens for case in found}
     cases = [case for case in found if n_needed[case.prompt] <= opened.n_ctx]
     if not cases:

@@ -18,7 +18,7 @@ from pylucebox._session import Ask, CycleTimes, SeqCycle
 from pylucebox._sidecar import SidecarVerdict
 from pylucebox._spec import SpecReason, spec_active
 from pylucebox.cli import exactness
-from pylucebox.cli._exactness_prompts import PROMPTS, SETTINGS
+from pylucebox.cli._exactness_prompts import LONG, PROMPTS, SETTINGS, plan
 from pylucebox.cli._exactness_report import Report, document, sentences, table
 from pylucebox.cli._exactness_run import Bench, Case, CaseResult, run_case
 from pylucebox.cli._exactness_verdict import (
@@ -267,9 +267,8 @@ class FakeOpenBench:
         self.sidecar = SidecarVerdict(model_path=Path("m.gguf"), reason_code=SpecReason.ACTIVE, reason="scripted")
         self.bench = Bench(FakeSession(REPLY), drafting, self.spec, token_bytes)
 
-    def cases(self, prompts: Sequence[tuple[str, str]], settings: Any) -> Any:
-        for name, text in prompts:
-            yield from (Case(name, setting.name, text.encode()[:3000], setting.sampling) for setting in settings[:2])
+    def cases(self, planned: Sequence[tuple[str, str, Any]]) -> Any:
+        return (Case(name, setting.name, text.encode()[:3000], setting.sampling) for name, text, setting in planned)
 
     def __enter__(self) -> FakeOpenBench:
         return self
@@ -292,7 +291,7 @@ def test_the_command_succeeds_when_all_is_the_same(
     captured = capsys.readouterr()
     assert captured.out.splitlines()[0] == "Runs that are the same as decoding token by token"
     assert captured.out.splitlines()[-1].startswith("Exact: every token")
-    assert "lucebox exactness: 40 of 40 runs" in captured.err
+    assert "lucebox exactness: 60 of 60 runs" in captured.err
     assert (opened.opened.n_threads, opened.opened.spec, opened.opened.verify_width) == (1, "require", 0)
     assert Path(opened.opened.model).name.endswith(".gguf")
 
@@ -337,3 +336,13 @@ def test_prompts_and_settings_are_of_several_kinds() -> None:
     assert any(sampling.grammar for sampling in changed)
     assert any(sampling.penalty_repeat != 1 for sampling in changed)
     assert len({dataclasses.replace(sampling, seed=0) for sampling in changed}) == len(changed) - 1
+
+
+def test_every_setting_has_its_turn_and_every_prompt_is_run_greedily() -> None:
+    planned = [(name, setting.name) for name, _, setting in plan(len(PROMPTS), every=False)]
+    assert len(planned) == len(set(planned)) == 7 * 3 + 2
+    for setting in SETTINGS[1:]:
+        assert 2 <= sum(name == setting.name for _, name in planned) <= 4
+    assert {prompt for prompt, setting in planned if setting == "greedy"} == {name for name, _ in PROMPTS}
+    assert sum(prompt == LONG for prompt, _ in planned) == 2
+    assert len(plan(len(PROMPTS), every=True)) == len(PROMPTS) * len(SETTINGS)
