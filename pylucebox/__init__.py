@@ -6,6 +6,7 @@ Start with `Engine`. Importing the package loads nothing native; opening an engi
 from pylucebox._backends import Backend, Device, SystemInfo, system_info
 from pylucebox._build import BuildInfo
 from pylucebox._chat import ChatStep
+from pylucebox._dispatch import BackEnd, Dispatch, Kernels, Promise
 from pylucebox._engine import Engine
 from pylucebox._errors import (
     BackendError,
@@ -41,6 +42,7 @@ from pylucebox._version import __version__
 from pylucebox._width import CycleContext, CycleObservation, FixedWidth, PlaceholderWidth, WidthPolicy
 
 __all__ = [
+    "BackEnd",
     "Backend",
     "BackendError",
     "BackendUnavailableError",
@@ -59,9 +61,11 @@ __all__ = [
     "CycleObservation",
     "DecodeError",
     "Device",
+    "Dispatch",
     "Engine",
     "FixedWidth",
     "InvalidArgumentError",
+    "Kernels",
     "LibraryNotFoundError",
     "LoadError",
     "LuceboxError",
@@ -70,6 +74,7 @@ __all__ = [
     "ModelNotFoundError",
     "OutOfMemoryError",
     "PlaceholderWidth",
+    "Promise",
     "RequestStats",
     "RollbackError",
     "SamplingError",

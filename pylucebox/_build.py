@@ -11,6 +11,7 @@ from pylucebox._version import __version__
 
 PACKAGE_DIR = Path(__file__).resolve().parent
 BUILD_FILE = PACKAGE_DIR / "_build.json"
+DEMO_MODEL = PACKAGE_DIR / "demo_model" / "tiny-qwen4exp-Q8_0.gguf"
 
 _NOT_BUILT = "this copy of pylucebox was not built"
 _HOW_TO_BUILD = "Build and install it with `pip install .` in the source folder."

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from pylucebox._batch import run_many
+from pylucebox._build import DEMO_MODEL
 from pylucebox._chat import ChatOptions, ChatStep, Message, chat_request, chat_steps, read_reply, render
+from pylucebox._dispatch import Dispatch
 from pylucebox._errors import InvalidArgumentError, StrPath
 from pylucebox._generate import Run, TokenBytes
 from pylucebox._model import HiddenNorm, ModelInfo
@@ -17,7 +18,6 @@ from pylucebox._native_session import SessionInfo
 from pylucebox._open import EngineOptions, open_engine
 from pylucebox._request import (
     Request,
-    RequestRules,
     check_bool,
     check_callable,
     check_prompts,
@@ -31,7 +31,7 @@ from pylucebox._sidecar import SidecarVerdict
 from pylucebox._spec import SpecState
 from pylucebox._stats import SpecStats
 from pylucebox._turns import Turns
-from pylucebox._width import PlaceholderWidth, WidthPolicy, check_policy
+from pylucebox._width import WidthPolicy, check_policy, default_policy
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -149,13 +149,10 @@ class Engine:
             cache_type_v=cache_type_v,
             hidden_norm=hidden_norm,
         )
-        self._policy = PlaceholderWidth() if width_policy is None else width_policy
+        self._policy = default_policy() if width_policy is None else width_policy
         self._stats = SpecStats()
-        self._model, self._session, self._sidecar, spec_state = open_engine(options, progress)
+        self._model, self._session, self._sidecar, self._dispatch, self._rules = open_engine(options, progress)
         self._turns = Turns(self._session)
-        self._rules = RequestRules(
-            n_ctx=self._session.n_ctx, verify_width=verify_width, max_width=options.max_width, spec=spec_state
-        )
 
     @classmethod
     def demo(cls, **options: Any) -> Engine:
@@ -163,16 +160,17 @@ class Engine:
 
         One thread unless `options` say otherwise: the model is too small for more.
         """
-        from importlib import resources  # noqa: PLC0415 - a tenth of the import time of the whole package
-
-        # The libraries lie in the package too, so it is never imported from an archive and the path is a real one.
-        path = Path(str(resources.files("pylucebox") / "demo_model" / "tiny-qwen4exp-Q8_0.gguf"))
-        return cls(path, **{"n_threads": 1, **options})
+        return cls(DEMO_MODEL, **{"n_threads": 1, **options})
 
     @property
     def spec(self) -> SpecState:
         """Whether drafts are made, and if not, why."""
         return self._rules.spec
+
+    @property
+    def dispatch(self) -> Dispatch:
+        """Which path requests take, what it promises of the text, and why."""
+        return self._dispatch
 
     @property
     def sidecar(self) -> SidecarVerdict:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
+from pylucebox._backends import system_info
+from pylucebox._dispatch import Dispatch, Promise, back_end, check_caches, decide_spec, dispatch
 from pylucebox._errors import (
     CancelledError,
     InvalidArgumentError,
@@ -17,10 +19,10 @@ from pylucebox._errors import (
 )
 from pylucebox._model import HIDDEN_NORMS, HiddenNorm, Model, ModelOptions
 from pylucebox._native_session import NativeSession, SessionOptions
-from pylucebox._request import check_integer
+from pylucebox._request import RequestRules, check_integer
 from pylucebox._session import Progress
 from pylucebox._sidecar import SidecarVerdict, find_sidecar
-from pylucebox._spec import SpecReason, SpecState, spec_active, spec_inactive
+from pylucebox._spec import SpecReason, SpecState, spec_inactive
 from pylucebox._threads import default_threads
 from pylucebox._width import MAX_WIDTH
 
@@ -88,6 +90,7 @@ class EngineOptions:
         _choice("cache_type_k", self.cache_type_k, CACHE_TYPES)
         _choice("cache_type_v", self.cache_type_v, CACHE_TYPES)
         _choice("hidden_norm", self.hidden_norm, HIDDEN_NORMS)
+        check_caches(self.cache_type_v, self.flash_attn)
         _name("device", self.device, '"auto", "cpu" or a device name')
 
     @property
@@ -102,7 +105,8 @@ class Opened(NamedTuple):
     model: Model
     session: NativeSession
     sidecar: SidecarVerdict
-    spec: SpecState
+    dispatch: Dispatch
+    rules: RequestRules
 
 
 def open_engine(options: EngineOptions, progress: Progress | None) -> Opened:
@@ -118,15 +122,12 @@ def open_engine(options: EngineOptions, progress: Progress | None) -> Opened:
     """
     off = options.mtp is False or options.mtp == "off" or options.verify_width == 1
     verdict = find_sidecar(options.model, False if off else options.mtp)
-    if verdict.accepted:
-        spec = spec_active(f"MTP block from {verdict.path}")
-    else:
-        reason = verdict.reason
-        if options.verify_width == 1:
-            reason = "verify_width=1 asks for no drafts"
-        spec = spec_inactive(verdict.reason_code, reason)
+    spec = decide_spec(verdict, options.verify_width)
+    if not spec.effective:
         _require_none(options, spec)
 
+    system = system_info()
+    back = back_end(system.backends, system.devices, options.device, options.n_gpu_layers)
     model, spec = _open_model(options, verdict, spec, progress)
     try:
         session, spec = _open_session(options, model, spec)
@@ -136,7 +137,11 @@ def open_engine(options: EngineOptions, progress: Progress | None) -> Opened:
     level = logging.WARNING if spec.reason_code in _WORTH_A_WARNING else logging.INFO
     if not spec.effective:
         _log.log(level, "no drafts: %s (%s)", spec.reason, spec.reason_code)
-    return Opened(model, session, verdict, spec)
+    path = dispatch(spec, back, verify_width=options.verify_width, n_seq=options.n_seq)
+    if path.promise is Promise.UNVERIFIED:
+        _log.warning("drafts are made, and the text may differ from that without: %s", path.reason)
+    rules = RequestRules(n_ctx=session.n_ctx, verify_width=options.verify_width, max_width=options.max_width, spec=spec)
+    return Opened(model, session, verdict, path, rules)
 
 
 def _open_model(
@@ -164,24 +169,35 @@ def _open_model(
     )
 
 
-def _open_session(options: EngineOptions, model: Model, spec: SpecState) -> tuple[NativeSession, SpecState]:
+def session_options(options: EngineOptions, model: Model, *, max_width: int) -> SessionOptions:
+    """Return how to open a session on a model.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The context is longer than the model was trained for.
+    """
     trained = model.info.n_ctx_train
     n_ctx = min(trained, DEFAULT_N_CTX) if options.n_ctx is None else options.n_ctx
     if n_ctx > trained:
         allowed = f"{MIN_N_CTX} to {trained}, the model's training context"
         raise InvalidArgumentError(argument="n_ctx", value=n_ctx, allowed=allowed)
     n_threads = options.n_threads or default_threads()
-    alone = SessionOptions(
+    return SessionOptions(
         n_ctx=n_ctx,
         n_seq=options.n_seq,
         n_ubatch=options.n_ubatch,
         n_threads=n_threads,
         n_threads_batch=options.n_threads_batch or n_threads,
-        max_width=1,
+        max_width=max_width,
         flash_attn=options.flash_attn,
         cache_type_k=options.cache_type_k,
         cache_type_v=options.cache_type_v,
     )
+
+
+def _open_session(options: EngineOptions, model: Model, spec: SpecState) -> tuple[NativeSession, SpecState]:
+    alone = session_options(options, model, max_width=1)
     if not spec.effective:
         return NativeSession(model, alone), spec
     with_mtp = replace(alone, max_width=options.max_width)

@@ -97,15 +97,41 @@ def add_threads(parser: Parser, default: str) -> None:
     )
 
 
-def add_engine(parser: Parser) -> None:
-    """Add the flags that open an engine on any model."""
+def add_mtp(parser: Parser, choices: str = "auto|off|FILE", off: str = "'off' decodes without drafts") -> None:
+    """Add `--mtp`; `off` says in words what that choice means."""
     parser.add_argument(
         "--mtp",
         default="auto",
-        metavar="auto|off|FILE",
+        metavar=choices,
         help="where the MTP block comes from: 'auto' looks inside the model, then for mtp-*.gguf beside it and in"
-        " MTP/; 'off' decodes without drafts; FILE names the MTP file (default: auto)",
+        f" MTP/; {off}; FILE names the MTP file (default: auto)",
     )
+
+
+def add_n_ctx(parser: Parser) -> None:
+    """Add `--n-ctx`."""
+    parser.add_argument(
+        "--n-ctx",
+        type=whole(16, 2**31 - 1),
+        metavar="N",
+        help="context size in tokens, from 16 to the model's training context"
+        " (default: the training context, at most 8192)",
+    )
+
+
+def add_device(parser: Parser) -> None:
+    """Add `--device`."""
+    parser.add_argument(
+        "--device",
+        default="auto",
+        metavar="auto|cpu|NAME",
+        help="device that runs the model; 'lucebox doctor' lists the names (default: auto)",
+    )
+
+
+def add_engine(parser: Parser) -> None:
+    """Add the flags that open an engine on any model."""
+    add_mtp(parser)
     parser.add_argument(
         "--verify-width",
         type=whole(0, MAX_WIDTH),
@@ -120,22 +146,11 @@ def add_engine(parser: Parser) -> None:
         help="'auto' decodes without drafts when they cannot be had and says why; 'require' makes that an error"
         " (default: auto)",
     )
-    parser.add_argument(
-        "--n-ctx",
-        type=whole(16, 2**31 - 1),
-        metavar="N",
-        help="context size in tokens, from 16 to the model's training context"
-        " (default: the training context, at most 8192)",
-    )
+    add_n_ctx(parser)
     add_threads(
         parser, "one per physical core that this process may use; 1 for the built-in model, which is too small for more"
     )
-    parser.add_argument(
-        "--device",
-        default="auto",
-        metavar="auto|cpu|NAME",
-        help="device that runs the model; 'lucebox doctor' lists the names (default: auto)",
-    )
+    add_device(parser)
 
 
 def add_sampling(parser: Parser, max_tokens: int) -> None:

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, overload
 
 from pylucebox._chat import ChatStep
+from pylucebox._dispatch import Dispatch
 from pylucebox._engine import Engine
 from pylucebox._model import ModelInfo
 from pylucebox._result import ChatCompletion, Completion, Step
@@ -24,6 +25,9 @@ class EngineLike(Protocol):
 
     @property
     def spec(self) -> SpecState: ...
+
+    @property
+    def dispatch(self) -> Dispatch: ...
 
     @property
     def sidecar(self) -> SidecarVerdict: ...

@@ -99,7 +99,8 @@ def child(model: str | None, *, load: bool) -> None:
         return
     try:
         with open_engine(EngineOptions(model=model)) as engine:
-            report["engine"] = {"spec": plain(engine.spec), "model": plain(engine.info)}
+            opened = {"spec": engine.spec, "dispatch": engine.dispatch.as_dict(), "model": engine.info}
+            report["engine"] = plain(opened)
             report["libraries"] = loaded_libraries()
     except LuceboxError as error:
         report["engine_error"] = plain(error_document(error)["error"])

@@ -8,10 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pylucebox._build import PACKAGE_DIR, recorded_build
+from pylucebox._backends import Backend, Device
+from pylucebox._build import DEMO_MODEL, recorded_build
+from pylucebox._dispatch import Promise, back_end, decide_spec, dispatch
 from pylucebox._errors import LuceboxError
 from pylucebox._sidecar import find_sidecar
-from pylucebox._spec import spec_active, spec_inactive
+from pylucebox._spec import SpecState
 from pylucebox._version import __version__
 from pylucebox.cli import _system
 from pylucebox.cli._args import Parser, add_json
@@ -110,20 +112,15 @@ def _recorded() -> dict[str, Any]:
         return {}
 
 
-def _built_in_model() -> Path:
-    """Return the path of the built-in model; of its directory when the model is missing."""
-    directory = PACKAGE_DIR / "demo_model"
-    return min(directory.glob("*.gguf"), default=directory)
-
-
 def _model_facts(model: str | None, seen: dict[str, Any], *, loaded: bool) -> dict[str, Any]:
     """Say which MTP block belongs to the model and whether drafts are made."""
-    path = Path(model) if model is not None else _built_in_model()
+    path = Path(model) if model is not None else DEMO_MODEL
     facts: dict[str, Any] = {
         "model": {"path": str(path), "built_in": model is None},
         "model_error": None,
         "sidecar": None,
         "spec": None,
+        "dispatch": None,
         "spec_is_expectation": True,
         "engine_error": seen["engine_error"],
     }
@@ -134,11 +131,21 @@ def _model_facts(model: str | None, seen: dict[str, Any], *, loaded: bool) -> di
     facts["sidecar"] = verdict.as_dict()
     if seen["engine"]:
         facts["model"] |= seen["engine"]["model"]
-        return facts | {"spec": seen["engine"]["spec"], "spec_is_expectation": False}
+        found = {key: seen["engine"][key] for key in ("spec", "dispatch")}
+        return facts | found | {"spec_is_expectation": False}
     if loaded:
         return facts  # it could not be opened, so nothing is expected of it
-    expected = spec_active(verdict.reason) if verdict.accepted else spec_inactive(verdict.reason_code, verdict.reason)
-    return facts | {"spec": expected.as_dict()}
+    expected = decide_spec(verdict, verify_width=0)
+    return facts | {"spec": expected.as_dict(), "dispatch": _expected_dispatch(expected, seen["system"])}
+
+
+def _expected_dispatch(spec: SpecState, system: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Say which path an engine with the default arguments would take; None if the native library is broken."""
+    if system is None:
+        return None
+    backends = [Backend(**entry) for entry in system["backends"]]
+    devices = [Device(**entry) for entry in system["devices"]]
+    return dispatch(spec, back_end(backends, devices, "auto", -1), verify_width=0, n_seq=1).as_dict()
 
 
 def _without_home(value: Any) -> Any:
@@ -199,7 +206,7 @@ def _native_lines(report: dict[str, Any]) -> list[str]:
 
 
 def _model_lines(report: dict[str, Any]) -> list[str]:
-    model, sidecar, spec = report["model"], report["sidecar"], report["spec"]
+    model, sidecar, spec, path = report["model"], report["sidecar"], report["spec"], report["dispatch"]
     lines = [f"{model['path']}{' (built in)' if model['built_in'] else ''}"]
     lines += [f"error: {error['message']}" for error in (report["model_error"], report["engine_error"]) if error]
     if sidecar:
@@ -215,7 +222,17 @@ def _model_lines(report: dict[str, Any]) -> list[str]:
         state = "on" if spec["effective"] else "off"
         expected = " (expected from the headers; --load opens the model)" if report["spec_is_expectation"] else ""
         lines.append(f"drafting: {state}{expected} ({spec['reason_code']}): {spec['reason']}")
+    if path:
+        lines.append(f"verifying: {_PROMISES[Promise(path['promise'])]}: {path['reason']}")
+        lines += [f"note: {note}" for note in path["notes"]]
     return lines
+
+
+_PROMISES = {
+    Promise.NO_DRAFTS: "nothing to verify",
+    Promise.BITS: "the same text as without drafts, always",
+    Promise.UNVERIFIED: "NOT VERIFIED to give the same text as without drafts",
+}
 
 
 def _machine_lines(report: dict[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pylucebox._build import DEMO_MODEL
 from pylucebox._gguf import GgufModel  # noqa: F401 - the sidecar search needs it; fails here rather than in a test
 from pylucebox.cli import _probe, doctor
 
@@ -39,6 +40,7 @@ def healthy() -> dict[str, Any]:
         "libraries": ["/x/pylucebox/lib/libggml-cpu-haswell.so"],
         "engine": {
             "spec": {"requested": True, "effective": True, "reason_code": "active", "reason": "it fits the model"},
+            "dispatch": {"promise": "bits", "reason": "rows keep their bits", "notes": ["eight rows at most"]},
             "model": {"name": "made-up"},
         },
         "native_error": None,
@@ -90,6 +92,8 @@ def test_page_says_the_same_in_text(lucebox: Lucebox, capsys: pytest.CaptureFixt
         "CPU variant: haswell",
         "MTP block: accepted",
         "drafting: on",
+        "verifying: the same text as without drafts, always: rows keep their bits",
+        "note: eight rows at most",
         "1.0 GiB free of 2.0",
     ):
         assert part in shown
@@ -136,11 +140,13 @@ def test_without_loading_the_state_is_marked_as_expectation(
     lucebox: Lucebox, probed: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     probed["engine"] = None
-    model = str(doctor._built_in_model())
+    model = str(DEMO_MODEL)
     status, report = report_of(lucebox, capsys, "--model", model)
     assert status == 0
     assert report["spec_is_expectation"] is True
     assert report["spec"]["effective"] is True
+    assert report["dispatch"]["spec"] == report["spec"]
+    assert (report["dispatch"]["promise"], report["dispatch"]["max_rows"]) == ("bits", 8)
 
 
 def test_an_engine_that_cannot_be_opened_is_reported(
