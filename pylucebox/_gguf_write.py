@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from pylucebox._errors import WriteError
+from pylucebox._errors import LuceboxError, WriteError
 from pylucebox._gguf_parse import DEFAULT_ALIGNMENT, TENSOR_TYPES
 
 __all__ = ["MetaPair", "TensorPlan", "Written", "pack_bool", "pack_i32s", "pack_text", "pack_u32", "write_gguf"]
@@ -164,9 +164,9 @@ def write_gguf(
                     progress(done, n_bytes)
             part.replace(path)
             journal.unlink(missing_ok=True)
+    except LuceboxError:  # of the source, say
+        raise
     except OSError as error:
-        if isinstance(error, WriteError):
-            raise
         raise WriteError(path=path, seen=error.strerror or str(error)) from error
     return Written(path=path, n_bytes=n_bytes, n_bytes_resumed=resumed)
 

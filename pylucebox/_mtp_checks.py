@@ -291,7 +291,8 @@ def _floats(model: GgufModel, name: str) -> npt.NDArray[np.float32] | None:
 
     data, type_name = model.read_tensor(name), model.tensors[name].type_name
     if type_name == "bf16":  # the upper half of a float32
-        return (np.frombuffer(data, "<u2").astype("<u4") << np.uint32(16)).view("<f4")
+        values: npt.NDArray[np.float32] = (np.frombuffer(data, "<u2").astype("<u4") << np.uint32(16)).view("<f4")
+        return values
     if type_name not in ("f32", "f16"):
         return None
     return np.frombuffer(data, "<f4" if type_name == "f32" else "<f2").astype(np.float32)
