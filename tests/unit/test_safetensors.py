@@ -52,7 +52,7 @@ def test_files_without_wanted_tensors_may_be_missing(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path)
     assert "v" in checkpoint
     assert checkpoint.find("w").shape == (3, 2)
-    with pytest.raises(ModelNotFoundError, match="a.safetensors"):
+    with pytest.raises(ModelNotFoundError, match=r"a\.safetensors"):
         checkpoint.find("v")
 
 
