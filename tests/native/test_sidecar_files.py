@@ -149,7 +149,7 @@ def test_work_that_was_broken_off_goes_on(checkpoint: Path, tmp_path: Path, monk
     assert contents(path) == contents(SIDECAR)
 
 
-def test_checkpoint_that_changed_meanwhile_starts_over(checkpoint: Path, tensors: Tensors, tmp_path: Path) -> None:
+def test_checkpoint_that_changed_meanwhile_starts_over(tensors: Tensors, tmp_path: Path) -> None:
     own = write_checkpoint(tmp_path / "hf", tensors)
 
     def stop(_done: int, _total: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from _gguf_bytes import (
     TOKENS,
     TRUNK,
     U16,
+    U32,
     Typed,
     mtp_block,
     write_model,
@@ -34,7 +36,9 @@ from pylucebox._errors import (
     SidecarMismatchError,
     SidecarNotFoundError,
 )
-from pylucebox._mtp_layout import MtpLayout
+from pylucebox._gguf import read_file, read_model
+from pylucebox._mtp_checks import Misfit
+from pylucebox._mtp_layout import MtpLayout, find_block
 from pylucebox._sidecar import SidecarVerdict, find_sidecar
 from pylucebox._spec import SpecReason
 
@@ -441,6 +445,69 @@ def test_layouts_that_are_recognised_and_declined(model: Path, case: str) -> Non
     with pytest.raises(ModelFormatError) as caught:
         find_sidecar(model, path)
     assert reason in str(caught.value)
+
+
+# ---- contents
+
+
+def floats(path: Path, name: str, values: Sequence[float]) -> None:
+    """Overwrite a tensor."""
+    file = read_file(path)
+    raw = bytearray(path.read_bytes())
+    start = file.data_offset + file.tensors[name].offset
+    raw[start : start + 4 * len(values)] = struct.pack(f"<{len(values)}f", *values)
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize("name", ["nextn.enorm", "nextn.hnorm", "hc_attn_norm", "attn_q_norm", "indexer.k_norm"])
+def test_norm_that_lacks_the_one_of_converters_is_declined(model: Path, name: str) -> None:
+    path = write_sidecar(model.parent / "mtp-Name.gguf")
+    n_values = read_file(path).tensors[f"{BLOCK}{name}.weight"].n_elements
+    floats(path, f"{BLOCK}{name}.weight", [0.1, -0.1] * (n_values // 2))
+    verdict = find_sidecar(model)
+    assert verdict.reason_code is SpecReason.SIDECAR_LAYOUT
+    assert f"{BLOCK}{name}.weight has" in verdict.reason
+    assert "negative weights" in verdict.reason
+    assert "the one that checkpoints leave out" in verdict.reason
+    floats(path, f"{BLOCK}{name}.weight", [float("nan")] * n_values)
+    assert "100% negative" in find_sidecar(model).reason
+
+
+def test_small_weights_of_a_norm_are_no_reason_to_decline(model: Path) -> None:
+    path = write_sidecar(model.parent / "mtp-Name.gguf")
+    floats(path, f"{BLOCK}nextn.hnorm.weight", [0.05] * 7 + [-0.01])
+    assert find_sidecar(model).accepted
+
+
+LISTS: dict[str, tuple[Any, str]] = {
+    "attention.head_count_kv": (
+        Typed(U32, [1, 1, 0]),
+        f"{BLOCK}attn_k.weight has shape (4, 6), shape (4, 0) is expected",
+    ),
+    "attention.compress_ratios": (
+        Typed(U32, [4, 4]),
+        "qwen4exp.attention.compress_ratios has 2 entries, one for each of 3 layers is expected",
+    ),
+}
+
+
+@pytest.mark.parametrize("key", LISTS)
+def test_list_that_leaves_the_block_out_is_declined(model: Path, key: str) -> None:
+    value, told = LISTS[key]
+    write_sidecar(model.parent / "mtp-Name.gguf", **{f"qwen4exp.{key}": value})
+    assert told in find_sidecar(model).reason
+
+
+def test_list_with_an_entry_for_the_block_is_followed(model: Path) -> None:
+    write_sidecar(model.parent / "mtp-Name.gguf", **{"qwen4exp.attention.head_count_kv": Typed(U32, [7, 7, 1])})
+    assert find_sidecar(model).accepted
+
+
+def test_candidate_tells_the_tensor_what_was_seen_and_expected(model: Path) -> None:
+    path = write_sidecar(model.parent / "mtp-Name.gguf", head(add={"attn_q.weight": [N_EMBD, 5]}))
+    block = find_block(read_model(path))
+    assert block is not None
+    assert block.misfit == Misfit(f"{BLOCK}attn_q.weight", "shape (4, 5)", "shape (4, 24)")
 
 
 @pytest.mark.parametrize(("n_nextn", "n_layer"), [(2, 4), (0, 2), (3, 2)])
