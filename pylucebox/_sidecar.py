@@ -9,8 +9,8 @@ Where it is looked for
 
 Which one is taken
 ------------------
-Only a file that fits: same architecture, embedding length, hyper-connections, number of trunk layers and tokens, and a
-layout this build loads. Among several that fit, the order is: the model's base name; its quantisation; the nearest
+Only a file that fits: same architecture, embedding length, hyper-connections, number of trunk layers and tokens, a
+layout this build loads, and tensors that agree with the file's own metadata. Among several that fit, the order is: the model's base name; its quantisation; the nearest
 quantisation in bits per weight; the order of places above; embedding and LM head borrowed from the model, which saves
 their memory; the file name. Every file looked at is in the verdict with its own reason.
 """
@@ -147,7 +147,7 @@ class SidecarVerdict:
 
 
 def find_sidecar(model_path: StrPath, request: StrPath | Literal[False] = "auto") -> SidecarVerdict:
-    """Decide which MTP block to use with a model. Reads headers only.
+    """Decide which MTP block to use with a model. Reads headers, and the norms of MTP blocks that could be loaded.
 
     Parameters
     ----------
