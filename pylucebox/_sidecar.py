@@ -10,9 +10,10 @@ Where it is looked for
 Which one is taken
 ------------------
 Only a file that fits: same architecture, embedding length, hyper-connections, number of trunk layers and tokens, a
-layout this build loads, and tensors that agree with the file's own metadata. Among several that fit, the order is: the model's base name; its quantisation; the nearest
-quantisation in bits per weight; the order of places above; embedding and LM head borrowed from the model, which saves
-their memory; the file name. Every file looked at is in the verdict with its own reason.
+layout this build loads, and tensors that agree with the file's own metadata. Among several that fit, the order is: the
+model's base name; its quantisation; the nearest quantisation in bits per weight; the order of places above; embedding
+and LM head borrowed from the model, which saves their memory; the file name. Every file looked at is in the verdict
+with its own reason.
 """
 
 from __future__ import annotations
