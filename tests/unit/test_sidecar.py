@@ -661,6 +661,13 @@ def test_verdict_goes_to_json(model: Path) -> None:
     assert json.loads(json.dumps(find_sidecar(model, "off").as_dict()))["path"] is None
 
 
+def test_draft_vocabulary_is_in_the_verdict(model: Path) -> None:
+    write_sidecar(model.parent / "mtp-Name.gguf", head(add={"/d2t": [3], "/output.weight": [N_EMBD, 3]}))
+    verdict = find_sidecar(model)
+    assert verdict.reason == "it fits the model; its head covers 3 of 4 tokens"
+    assert (verdict.n_draft_vocab, verdict.as_dict()["n_draft_vocab"]) == (3, 3)
+
+
 def test_tokenizers_without_token_list_are_compared_by_size(tmp_path: Path) -> None:
     no_list: dict[str, Any] = {"tokenizer__ggml__tokens": None, "qwen4exp__vocab_size": 4}
     model = write_model(tmp_path / "Name.gguf", **no_list)
