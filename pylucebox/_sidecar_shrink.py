@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -75,19 +76,26 @@ def shrink_sidecar(
     if draft_vocab is not None and drop_head:
         allowed = "None with drop_head: without a head there is nothing to make smaller"
         raise InvalidArgumentError(argument="draft_vocab", value=draft_vocab, allowed=allowed)
-    head = read_model(source)
+    head, for_model = read_model(source), None if model is None else read_model(model)
     block = _loadable_block(head)
     tensors = [plan for plan in _plans(head, block) if not (drop_embedding and plan.name == _EMBEDDING)]
     tables = [plan for plan in tensors if plan.name in (_HEAD, DRAFT_IDS)]
     rest = [plan for plan in tensors if plan.name not in (_HEAD, DRAFT_IDS)]
     if draft_vocab is not None:
-        tables = _smaller_head(head, block, draft_vocab, None if model is None else read_model(model))
+        tables = _smaller_head(head, block, draft_vocab, for_model)
     tensors = rest if drop_head else [*tables, *rest]
     written = {plan.name for plan in tensors}
     borrows = not written & {_EMBEDDING, _HEAD}
     metadata = sidecar_metadata(head, type_name=None, borrows_tables=borrows)
-    identity = f"{head.path.stat().st_mtime_ns} {model} {[plan.name for plan in tensors]}"
+    identity = _identity([head, *([for_model] if for_model else [])], tensors)
     return write_gguf(Path(target), metadata, tensors, source=identity, overwrite=overwrite, progress=progress)
+
+
+def _identity(sources: Sequence[GgufModel], tensors: Sequence[TensorPlan]) -> str:
+    """Return a text that changes with the files and with the choice of draft ids, which the header does not show."""
+    stats = [(str(file.path), file.path.stat().st_mtime_ns) for source in sources for file in source.files]
+    ids = [hashlib.sha256(plan.read_rows(0, 1)).hexdigest() for plan in tensors if plan.name == DRAFT_IDS]
+    return f"{stats} {ids}"
 
 
 def _loadable_block(head: GgufModel) -> MtpBlock:

@@ -256,6 +256,17 @@ def test_a_draft_vocabulary_can_be_made_smaller_again(tmp_path: Path) -> None:
         shrink_sidecar(tmp_path / "a.gguf", tmp_path / "d.gguf", draft_vocab=[6])
 
 
+def test_other_ids_start_over(tmp_path: Path) -> None:
+    def stop(_done: int, _total: int) -> None:
+        raise KeyboardInterrupt
+
+    target = tmp_path / "x.gguf"
+    with pytest.raises(KeyboardInterrupt):
+        shrink_sidecar(SIDECAR, target, draft_vocab=[1, 2], progress=stop)
+    assert shrink_sidecar(SIDECAR, target, draft_vocab=[1, 3]).n_bytes_resumed == 0
+    assert np.frombuffer(read_model(target).read_tensor("d2t"), "<i8").tolist() == [1, 3]
+
+
 def test_a_models_own_block_can_be_taken_out(tmp_path: Path) -> None:
     files = write_tiny_model(tmp_path / "side" / "m.gguf", TinySpec(mtp="sidecar", weight_type="q8_0"))
     in_file = write_tiny_model(tmp_path / "in" / "m.gguf", TinySpec(mtp="in-file", weight_type="q8_0"))
