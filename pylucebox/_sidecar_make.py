@@ -84,9 +84,7 @@ def make_sidecar(
     WriteError
         The target cannot be written.
     """
-    if type_name not in _BLOCKS or (type_name.startswith("i") and not type_name.startswith("iq")):
-        allowed = f"a type of weights, such as {', '.join(('q8_0', 'q4_K', 'bf16', 'f32'))}"
-        raise InvalidArgumentError(argument="type_name", value=type_name, allowed=allowed)
+    _check_type(type_name)
     for_model = read_model(model)
     metadata = sidecar_metadata(for_model, type_name=type_name, borrows_tables=not own_tables)
     source = _Source(Checkpoint(checkpoint), for_model)
@@ -359,6 +357,17 @@ class _Source:
 
 
 # ---- the file to be --------------------------------------------------------------------------------------
+
+
+def _check_type(type_name: str) -> None:
+    """Refuse a type that floats cannot be stored as, before anything is written."""
+    import numpy as np  # noqa: PLC0415 - keeps `import pylucebox` cheap
+
+    if type_name not in _BLOCKS:
+        allowed = "a ggml type of weights, such as q8_0, q4_K, bf16 or f32"
+        raise InvalidArgumentError(argument="type_name", value=type_name, allowed=allowed)
+    if type_name != "f32":
+        quantize_rows(type_name, np.zeros((1, _BLOCKS[type_name]), np.float32))
 
 
 def _check(model: GgufModel, folder: Path, tensors: Sequence[_Tensor]) -> None:
