@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from _layouts import (
 from pylucebox import Engine, LoadError, ModelFormatError, find_sidecar
 from pylucebox._build import PACKAGE_DIR
 from pylucebox._gguf import GgufModel
+from pylucebox._gguf_write import MetaPair
 from pylucebox._model import Model, ModelOptions
 from pylucebox._mtp_layout import MtpLayout
 from pylucebox._native_session import NativeSession, SessionOptions
@@ -135,20 +137,49 @@ def test_block_in_the_models_file_drafts_the_same(pair: Pair, expected: list[Cha
     assert chains(path, None) == expected
 
 
+def test_block_in_a_split_model_drafts_the_same_in_another_layout(small: Pair, tmp_path: Path) -> None:
+    model = load(small.path)[0]
+    ids = range(small.head["output.weight"].shape[1])
+    block = without(layout_e(dict(small.head), small.block, small.model, ids), [*TABLES, "d2t"])
+    tensors = list((small.model | block).items())
+    for number in range(3):
+        split = [
+            MetaPair("split.no", struct.pack("<IH", 2, number)),  # u16, u16 and i32, as upstream's tool writes them
+            MetaPair("split.count", struct.pack("<IH", 2, 3)),
+            MetaPair("split.tensors.count", struct.pack("<Ii", 5, len(tensors))),
+        ]
+        keys = [*metadata_of(model, small.header), *split] if number == 0 else split
+        save(tmp_path / f"whole-{number + 1:05}-of-00003.gguf", keys, dict(tensors[number::3]))
+    path = tmp_path / "whole-00001-of-00003.gguf"
+    verdict = find_sidecar(path)
+    assert (verdict.kind, verdict.layout) == ("in-file", MtpLayout.IN_FILE)
+    assert chains(path, None) == chains(small.path, small.header.path)
+
+
 # ---- draft vocabularies
 
 
-def test_draft_is_the_likeliest_covered_token_with_its_share_among_them(small: Pair, tmp_path: Path) -> None:
-    n_vocab = small.head["output.weight"].shape[1]
+def subset(small: Pair, path: Path, ids: Iterable[int]) -> list[Chain]:
+    """Return the drafts of a head that covers some tokens."""
+    tensors = layout_e(dict(small.head), small.block, small.model, ids)
+    return chains(small.path, save(path, metadata_of(small.header), tensors))
+
+
+def test_draft_that_is_covered_stays_and_its_probability_is_among_the_covered(small: Pair, tmp_path: Path) -> None:
     full = chains(small.path, small.header.path)
     used = {token for tokens, _ in full for token in tokens}
-    ids = sorted(set(range(n_vocab)) - used)[::3]
-    tensors = layout_e(dict(small.head), small.block, small.model, ids)
-    path = save(tmp_path / "mtp-subset.gguf", metadata_of(small.header), tensors)
-    assert find_sidecar(small.path, path).accepted
-    found = chains(small.path, path)
+    found = subset(small, tmp_path / "mtp-used.gguf", sorted(used | {0, 1}))
+    assert [tokens for tokens, _ in found] == [tokens for tokens, _ in full]
+    assert (np.array([probs for _, probs in found]) > np.array([probs for _, probs in full])).all()
+
+
+def test_only_covered_tokens_are_drafted(small: Pair, tmp_path: Path) -> None:
+    full = chains(small.path, small.header.path)
+    used = {token for tokens, _ in full for token in tokens}
+    ids = sorted(set(range(small.head["output.weight"].shape[1])) - used)[::-3]
+    found = subset(small, tmp_path / "mtp-unused.gguf", ids)
     assert {token for tokens, _ in found for token in tokens} <= set(ids)
-    assert all(0 < prob <= 1 for _, probs in found for prob in probs)
+    assert subset(small, tmp_path / "mtp-one.gguf", [97]) == [([97] * 7, [1.0] * 7)] * len(found)
 
 
 def test_text_with_a_draft_vocabulary_is_the_text_without(small: Pair, tmp_path: Path) -> None:
