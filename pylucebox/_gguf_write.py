@@ -23,14 +23,14 @@ from typing import Any, BinaryIO, Final, NamedTuple
 from pylucebox._errors import LuceboxError, WriteError
 from pylucebox._gguf_parse import DEFAULT_ALIGNMENT, TENSOR_TYPES
 
-__all__ = ["MetaPair", "TensorPlan", "Written", "pack_bool", "pack_i32s", "pack_text", "pack_u32", "write_gguf"]
+__all__ = ["MetaPair", "TensorPlan", "Written", "pack_bool", "pack_text", "pack_u32", "write_gguf"]
 
 _PIECE_BYTES: Final = 32 << 20
 _VERSION: Final = 3
 _NUMBERS: Final = {name: (number, block, n_bytes) for number, (name, block, n_bytes) in TENSOR_TYPES.items()}
 
 # enum gguf_type in ggml/include/gguf.h
-_U32, _I32, _BOOL, _STRING, _ARRAY = 4, 5, 7, 8, 9
+_U32, _BOOL, _STRING = 4, 7, 8
 
 
 class MetaPair(NamedTuple):
@@ -105,11 +105,6 @@ def pack_bool(value: bool) -> bytes:
 def pack_text(value: str) -> bytes:
     """Return a string as a metadata value."""
     return struct.pack("<I", _STRING) + _text(value)
-
-
-def pack_i32s(values: Sequence[int]) -> bytes:
-    """Return signed integers as a metadata value."""
-    return struct.pack(f"<IIQ{len(values)}i", _ARRAY, _I32, len(values), *values)
 
 
 def write_gguf(

@@ -122,8 +122,8 @@ std::unique_ptr<llama_file> write_temporary(const std::vector<uint8_t> & bytes) 
         const ssize_t n = write(fd, bytes.data() + done, bytes.size() - done);
         if (n > 0) {
             done += (size_t) n;
-        } else if (errno != EINTR) {
-            problem = strerror(errno);
+        } else if (n == 0 || errno != EINTR) {
+            problem = n == 0 ? "nothing was written" : strerror(errno);
         }
     }
     close(fd);

@@ -14,13 +14,13 @@ import pytest
 from pylucebox import _gguf_write
 from pylucebox._errors import LoadError, WriteError
 from pylucebox._gguf import read_file, read_model
-from pylucebox._gguf_write import MetaPair, TensorPlan, Written, pack_bool, pack_i32s, pack_text, pack_u32, write_gguf
+from pylucebox._gguf_write import MetaPair, TensorPlan, Written, pack_bool, pack_text, pack_u32, write_gguf
 
 METADATA = [
     MetaPair("general.architecture", pack_text("qwen4exp")),
     MetaPair("count", pack_u32(7)),
     MetaPair("flag", pack_bool(True)),
-    MetaPair("list", pack_i32s([1, -2])),
+    MetaPair("list"([1, -2])),
 ]
 
 
