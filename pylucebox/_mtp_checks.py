@@ -30,6 +30,7 @@ __all__ = [
     "n_trunk_layers",
     "n_vocab",
     "needed_int",
+    "of_block",
 ]
 
 ARCH: Final = "qwen4exp"
@@ -164,10 +165,10 @@ def expected_shapes(model: GgufModel) -> dict[str, tuple[Dim, ...]]:
 
 
 def _attention_shapes(model: GgufModel, n_embd: int) -> dict[str, tuple[Dim, ...]]:
-    n_head, n_kv = _of_block(model, "attention.head_count"), _of_block(model, "attention.head_count_kv")
-    key_width, value_width = (_of_block(model, f"attention.{name}_length") for name in ("key", "value"))
-    n_index = _of_block(model, "attention.indexer.head_count")
-    index_width = _of_block(model, "attention.indexer.key_length")
+    n_head, n_kv = of_block(model, "attention.head_count"), of_block(model, "attention.head_count_kv")
+    key_width, value_width = (of_block(model, f"attention.{name}_length") for name in ("key", "value"))
+    n_index = of_block(model, "attention.indexer.head_count")
+    index_width = of_block(model, "attention.indexer.key_length")
     query, key, value = _times(2, n_head, key_width), _times(n_kv, key_width), _times(n_kv, value_width)
     return {
         "attn_q": (n_embd, query),  # queries and their gates
@@ -184,8 +185,8 @@ def _attention_shapes(model: GgufModel, n_embd: int) -> dict[str, tuple[Dim, ...
 
 
 def _expert_shapes(model: GgufModel, n_embd: int) -> dict[str, tuple[Dim, ...]]:
-    n_expert, n_ff = _of_block(model, "expert_count"), _of_block(model, "expert_feed_forward_length")
-    n_shared = _of_block(model, "expert_shared_feed_forward_length")
+    n_expert, n_ff = of_block(model, "expert_count"), of_block(model, "expert_feed_forward_length")
+    n_shared = of_block(model, "expert_shared_feed_forward_length")
     return {
         "ffn_gate_inp": (n_embd, n_expert),
         "ffn_gate_exps": (n_embd, n_ff, n_expert),
@@ -199,8 +200,8 @@ def _expert_shapes(model: GgufModel, n_embd: int) -> dict[str, tuple[Dim, ...]]:
     }
 
 
-def _of_block(model: GgufModel, key: str) -> Dim:
-    """Return a value that may be given for each layer."""
+def of_block(model: GgufModel, key: str) -> Dim:
+    """Return the MTP block's value of a key that may be given for each layer; None when it is absent."""
     value = model.head.metadata.get(f"{ARCH}.{key}")
     if isinstance(value, tuple):
         block = needed_int(model, f"{ARCH}.block_count") - 1

@@ -15,6 +15,7 @@ The rules, in order; the first that applies counts:
 5. Tables of an MTP file: ``nextn.embed_tokens`` and ``nextn.shared_head_head``; ``token_embd`` and ``output``; the
    model's.
 6. Draft vocabulary of an MTP file: the ids in ``d2t``, one for each row of its head.
+7. Index of the attention: needed if the block's compress ratio is not 0; a block with 0 attends densely.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from types import MappingProxyType
 from typing import Final
 
 from pylucebox._gguf import GgufModel, TensorInfo
-from pylucebox._mtp_checks import ARCH, Misfit, find_misfit, n_nextn, n_trunk_layers, n_vocab, needed_int
+from pylucebox._mtp_checks import ARCH, Misfit, find_misfit, n_nextn, n_trunk_layers, n_vocab, needed_int, of_block
 
 __all__ = ["ARCH", "DRAFT_IDS", "MtpBlock", "MtpLayout", "find_block", "is_head_only", "n_trunk_layers", "n_vocab"]
 
@@ -292,24 +293,21 @@ def _adopt_projection(names: _Names) -> None:
 
 # ---- is it all there, and does it fit ----------------------------------------------------------------------
 
-# The tensors of a block as llama.cpp b11434 asks for them (load_arch_tensors of qwen4exp).
+# The tensors of a block as llama.cpp b11434 asks for them (load_arch_tensors of qwen4exp) and reads them. It would also
+# take queries, keys and values in one tensor, and biases, but its graph uses neither.
 _NEEDED: Final = tuple(
     f"{name}.weight"
     for name in (
         *(f"hc_{part}_{kind}" for part in ("attn", "ffn") for kind in ("norm", "down", "up", "inject")),
-        *("attn_output", "attn_q_norm", "attn_k_norm"),
-        *(f"indexer.{name}" for name in ("q_proj", "k_proj", "q_norm", "k_norm")),
+        *(f"attn_{name}" for name in ("q", "k", "v", "output", "q_norm", "k_norm")),
         *("ffn_gate_inp", "ffn_down_exps", "ffn_gate_inp_shexp", "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"),
         *(f"nextn.{name}" for name in ("eh_proj", "enorm", "hnorm", "hc_head_norm", "hc_head_down", "hc_head_up")),
     )
 )
-# Of each pair one alternative must be complete.
-_EITHER: Final = (
-    (("attn_q.weight", "attn_k.weight", "attn_v.weight"), ("attn_qkv.weight",)),
-    (("ffn_gate_exps.weight", "ffn_up_exps.weight"), ("ffn_gate_up_exps.weight",)),
-)
-_OPTIONAL: Final = ("attn_q.bias", "attn_k.bias", "attn_v.bias", "attn_qkv.bias")
-_STANDARD: Final = {*_NEEDED, *_OPTIONAL, *(name for pair in _EITHER for names in pair for name in names)}
+_INDEXER: Final = tuple(f"indexer.{name}.weight" for name in ("q_proj", "k_proj", "q_norm", "k_norm"))
+_FUSED_EXPERTS: Final = "ffn_gate_up_exps.weight"
+_EXPERTS: Final = ("ffn_gate_exps.weight", "ffn_up_exps.weight")  # or the fused ones
+_STANDARD: Final = {*_NEEDED, *_INDEXER, *_EXPERTS, _FUSED_EXPERTS}
 _BESIDE: Final = {*_TABLES.values(), DRAFT_IDS}  # of an MTP file
 
 # What a file is called that has several peculiarities.
@@ -326,7 +324,7 @@ def _judge(model: GgufModel, names: _Names, plain: MtpLayout) -> MtpBlock:
     in_file = plain is MtpLayout.IN_FILE
     marks = () if in_file else (mark for mark in _PRECEDENCE if mark in names.marks)
     layout = next(iter(marks), plain)
-    problem = _missing(names) or _unknown(names, in_file=in_file)
+    problem = _missing(model, names) or _unknown(names, in_file=in_file)
     if problem:
         return MtpBlock(layout=layout, problem=f"{problem}; {_CONVERT}")
     tensors = MappingProxyType(names.known)
@@ -336,11 +334,13 @@ def _judge(model: GgufModel, names: _Names, plain: MtpLayout) -> MtpBlock:
     return MtpBlock(layout=layout, tensors=tensors)
 
 
-def _missing(names: _Names) -> str:
-    missing = [name for name in _NEEDED if name not in names.known]
-    for first, second in _EITHER:
-        if not names.has(second):
-            missing += [name for name in first if name not in names.known]
+def _missing(model: GgufModel, names: _Names) -> str:
+    needed = list(_NEEDED)
+    if of_block(model, "attention.compress_ratios"):
+        needed += _INDEXER
+    if _FUSED_EXPERTS not in names.known:
+        needed += _EXPERTS
+    missing = [name for name in needed if name not in names.known]
     return f"its block lacks {_listed(missing)}" if missing else ""
 
 

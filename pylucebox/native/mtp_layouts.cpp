@@ -250,6 +250,10 @@ void adopt_mtp_layout(llama_model_loader & loader, uint32_t n_trunk, int64_t n_v
     if (blocks.count((int) n_trunk) == 0) {
         return;
     }
+    if (table.has(table.in_block("attn_qkv"))) {
+        throw std::runtime_error(format("%s.weight: the graph of the MTP block reads attn_q, attn_k and attn_v",
+                                        table.in_block("attn_qkv").c_str()));
+    }
     const bool head_only = *blocks.begin() == (int) n_trunk;
     adopt_mixer(table, head_only);
     adopt_projection(table, loader);

@@ -12,8 +12,8 @@ namespace lucebox {
 // Renames weights; joins a projection that is stored in two halves, through a temporary file; leaves a standard file
 // and one that it does not recognise as they are, for the loader to accept or to refuse.
 //
-// Throws std::runtime_error when the halves do not fit together, a list of draft ids is damaged or the temporary file
-// cannot be written.
+// Throws std::runtime_error when the halves do not fit together, a list of draft ids is damaged, queries, keys and values
+// are in one tensor, or the temporary file cannot be written.
 void adopt_mtp_layout(llama_model_loader & loader, uint32_t n_trunk, int64_t n_vocab);
 
 } // namespace lucebox

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -156,6 +156,37 @@ def test_block_in_a_split_model_drafts_the_same_in_another_layout(small: Pair, t
     assert chains(path, None) == chains(small.path, small.header.path)
 
 
+# ---- blocks with dense attention
+
+
+def with_ratios(metadata: list[MetaPair], ratios: Sequence[int]) -> list[MetaPair]:
+    key = "qwen4exp.attention.compress_ratios"
+    packed = struct.pack(f"<IIQ{len(ratios)}i", 9, 5, len(ratios), *ratios)
+    return [*(pair for pair in metadata if pair.key != key), MetaPair(key, packed)]
+
+
+@pytest.mark.parametrize("indexer", [True, False], ids=["with index tensors", "without"])
+def test_block_without_a_compress_ratio_attends_densely(tmp_path: Path, indexer: bool) -> None:
+    demo = PACKAGE_DIR / "demo_model"
+    pair = pair_of(demo / "tiny-qwen4exp-Q8_0.gguf", demo / "MTP" / "mtp-tiny-qwen4exp-Q8_0.gguf")
+    left_out = [] if indexer else [name for name in pair.head if ".indexer." in name]
+    metadata = with_ratios(metadata_of(pair.header), [0, 0, 0, 4, 0, 0, 0, 4, 0])
+    path = save(tmp_path / "mtp-dense.gguf", metadata, without(dict(pair.head), left_out))
+    assert find_sidecar(pair.path, path).accepted
+    # within the index's budget of 128 tokens both kinds of attention see all of the text
+    found, sparse = chains(pair.path, path), chains(pair.path, pair.header.path)
+    assert [tokens for tokens, _ in found] == [tokens for tokens, _ in sparse]
+    assert np.allclose([probs for _, probs in found], [probs for _, probs in sparse], atol=1e-3)
+
+
+def test_trunk_without_compress_ratios_attends_densely(small: Pair, tmp_path: Path) -> None:
+    model = load(small.path)[0]
+    block = layout_b(dict(small.head), small.block, small.model)
+    metadata = with_ratios(metadata_of(model, small.header), [0, 0, 0, 0, 4])
+    path = save(tmp_path / "whole.gguf", metadata, small.model | block)
+    assert all(len(tokens) == 7 for tokens, _ in chains(path, None))
+
+
 # ---- draft vocabularies
 
 
@@ -233,6 +264,10 @@ NEAR_MISSES: dict[str, tuple[Change, str]] = {
     "A: narrow indexer": (lambda t, b, _: changed(t, f"blk.{b}.indexer.q_proj.weight", narrow), "indexer.q_proj"),
     "A: no indexer": (lambda t, b, _: without(t, [f"blk.{b}.indexer.k_norm.weight"]), "indexer.k_norm"),
     "A: embedding of fewer tokens": (lambda t, _b, _m: changed(t, "token_embd.weight", narrow), "token_embd"),
+    "A: fused attention": (
+        lambda t, b, _: t | {f"blk.{b}.attn_qkv.weight": Stored((128, 384), "f32", bytes(4 * 128 * 384))},
+        "attn_qkv",
+    ),
     "B: and no mixer either": (lambda t, b, _: without(t, [*TABLES, *mixer(b)]), "hc_head_norm"),
     "C: mixer in part": (lambda t, b, m: without(layout_c(t, b, m), TRUNK_MIXER[1:2]), "hc_head"),
     "C: narrow mixer": (lambda t, b, m: changed(layout_c(t, b, m), TRUNK_MIXER[1], narrow), "output_hc_down"),

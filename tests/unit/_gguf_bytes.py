@@ -95,6 +95,7 @@ def metadata(*, n_nextn: int, tokens: Sequence[str] = TOKENS, **changed: Any) ->
         "qwen4exp.attention.value_length": HEAD_DIM,
         "qwen4exp.attention.indexer.head_count": INDEX_HEADS,
         "qwen4exp.attention.indexer.key_length": INDEX_DIM,
+        "qwen4exp.attention.compress_ratios": Typed(U32, [4] * (N_TRUNK + n_nextn)),
         "qwen4exp.expert_count": N_EXPERT,
         "qwen4exp.expert_feed_forward_length": N_FF,
         "qwen4exp.expert_shared_feed_forward_length": N_FF_SHARED,

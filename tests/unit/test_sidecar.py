@@ -301,15 +301,6 @@ LOADED: dict[str, tuple[Tensors, MtpLayout, bool, bool]] = {
         False,
         False,
     ),
-    "fused attention with bias": (
-        head(
-            drop=["attn_q.weight", "attn_k.weight", "attn_v.weight"],
-            add={"attn_qkv.weight": [N_EMBD], "attn_qkv.bias": [N_EMBD]},
-        ),
-        MtpLayout.SELF_CONTAINED,
-        False,
-        False,
-    ),
     "float scales": (head(add={"attn_output.scale": [1]}), MtpLayout.SELF_CONTAINED, False, False),
     "mixer under the trunk's names": ({**head(drop=MIXER_NAMES), **OWN_MIXER}, MtpLayout.MODEL_MIXER, False, False),
     "mixer's norm as shared head norm": (
@@ -428,6 +419,15 @@ DECLINED: dict[str, tuple[Tensors, MtpLayout, str]] = {
     ),
     "whole model": ({**TRUNK, **mtp_block()}, MtpLayout.WHOLE_MODEL, "open it as the model"),
     "part of a mixer": (head(drop=MIXER_NAMES[:1]), MtpLayout.SELF_CONTAINED, "hc_head_norm"),
+    "fused attention": (
+        head(
+            drop=["attn_q.weight", "attn_k.weight", "attn_v.weight"],
+            add={"attn_qkv.weight": [N_EMBD, 36]},
+        ),
+        MtpLayout.SELF_CONTAINED,
+        "attn_q.weight",
+    ),
+    "attention with bias": (head(add={"attn_q.bias": [24]}), MtpLayout.SELF_CONTAINED, "attn_q.bias"),
     "no indexer": (head(drop=["indexer.q_proj.weight"]), MtpLayout.SELF_CONTAINED, "indexer.q_proj"),
     "tensor nobody asks for": (head(add={"extra.weight": [1]}), MtpLayout.SELF_CONTAINED, "extra.weight"),
     "wrong shape": (head(add={"nextn.eh_proj.weight": [N_EMBD, N_EMBD]}), MtpLayout.SELF_CONTAINED, "eh_proj"),
@@ -496,6 +496,15 @@ def test_list_that_leaves_the_block_out_is_declined(model: Path, key: str) -> No
     value, told = LISTS[key]
     write_sidecar(model.parent / "mtp-Name.gguf", **{f"qwen4exp.{key}": value})
     assert told in find_sidecar(model).reason
+
+
+def test_block_without_a_compress_ratio_needs_no_indexer(model: Path) -> None:
+    bare = [name for name in mtp_block() if ".indexer." in name]
+    tensors = head(drop=[name.removeprefix(BLOCK) for name in bare])
+    path = model.parent / "mtp-Name.gguf"
+    for ratios, accepted in (([4, 4, 4], False), ([4, 4, 0], True)):
+        write_sidecar(path, tensors, **{"qwen4exp.attention.compress_ratios": Typed(U32, ratios)})
+        assert find_sidecar(model).accepted is accepted
 
 
 def test_list_with_an_entry_for_the_block_is_followed(model: Path) -> None:
