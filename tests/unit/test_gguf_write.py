@@ -20,7 +20,7 @@ METADATA = [
     MetaPair("general.architecture", pack_text("qwen4exp")),
     MetaPair("count", pack_u32(7)),
     MetaPair("flag", pack_bool(True)),
-    MetaPair("list"([1, -2])),
+    MetaPair("list", struct.pack("<IIQ2i", 9, 5, 2, 1, -2)),
 ]
 
 
