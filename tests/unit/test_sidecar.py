@@ -238,7 +238,10 @@ def test_file_that_does_not_fit_never_wins_however_well_it_is_named(model: Path)
 
 MISMATCHES: dict[str, tuple[str, dict[str, Any]]] = {
     "architecture": ("general.architecture", {"general__architecture": "qwen35"}),
-    "trunk": ("trunk layers (block_count - nextn_predict_layers)", {"qwen4exp__block_count": 4, "block": 3}),
+    "trunk": (
+        "trunk layers (block_count - nextn_predict_layers)",
+        {"qwen4exp__block_count": 4, "block": 3, "qwen4exp__attention__compress_ratios": Typed(U32, [4] * 4)},
+    ),
     "vocabulary": ("vocabulary size", {"tokens": ("a", "b", "c", "d", "<end>"), "rows": 5}),
     "tokens": ("SHA-256 of tokenizer.ggml.tokens", {"tokens": ("a", "b", "d", "<end>")}),
 }
