@@ -25,9 +25,10 @@ set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
   ${LUCEBOX_PATCH_FILES})
 
 execute_process(
-  COMMAND "${Python_EXECUTABLE}" "${CMAKE_CURRENT_SOURCE_DIR}/scripts/lucebox-patches" apply --fetch
+  COMMAND "${Python_EXECUTABLE}" "${CMAKE_CURRENT_SOURCE_DIR}/scripts/lucebox-patches" apply --fetch --json
   WORKING_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}"
-  RESULT_VARIABLE LUCEBOX_APPLY_RESULT)
+  RESULT_VARIABLE LUCEBOX_APPLY_RESULT
+  OUTPUT_VARIABLE LUCEBOX_APPLY_REPORT)
 if(NOT LUCEBOX_APPLY_RESULT EQUAL 0)
   message(FATAL_ERROR "vendor/llama.cpp could not be made ready; the reason stands above.")
 endif()
@@ -36,3 +37,11 @@ file(READ "${LUCEBOX_SOURCE_DIR}/.lucebox-stamp.json" LUCEBOX_STAMP)
 string(JSON LUCEBOX_UPSTREAM_BUILD GET "${LUCEBOX_STAMP}" upstream build)
 string(JSON LUCEBOX_SERIES_HASH GET "${LUCEBOX_STAMP}" series_hash)
 string(SUBSTRING "${LUCEBOX_SERIES_HASH}" 0 12 LUCEBOX_SERIES_HASH)
+
+# A tree with changes that are in no patch, or in the middle of an edit, is not what the series gives.
+string(JSON LUCEBOX_EDITING GET "${LUCEBOX_APPLY_REPORT}" session)
+string(JSON LUCEBOX_NUM_MODIFIED LENGTH "${LUCEBOX_APPLY_REPORT}" modified)
+string(JSON LUCEBOX_NUM_ADDED LENGTH "${LUCEBOX_APPLY_REPORT}" added)
+if(LUCEBOX_EDITING OR LUCEBOX_NUM_MODIFIED OR LUCEBOX_NUM_ADDED)
+  string(APPEND LUCEBOX_SERIES_HASH "+")
+endif()

@@ -20,6 +20,7 @@ module           concern
 ``workspace``    ``fetch``, ``apply``, ``status``
 ``export``       the one form of the series on disk
 ``lint``         the rules of the series
+``state``        what an open edit, refresh or rebase has done so far
 ``session``      ``new``, ``edit``, ``refresh``, ``rebase-onto``, ``abort``, ``drop-upstreamed``
 ``report``       the report of a rebase
 ``verify``       building and testing prefixes; ``bisect``

@@ -24,6 +24,7 @@ from .chain import CLEAN, EMPTY, OFFSET
 from .errors import EXIT_ENVIRONMENT, EXIT_FOUND, EXIT_OK, EXIT_VERIFY, PatchError, UsageError
 from .layout import Layout, locked
 from .series import Series
+from .state import Session
 from .tree import Changes
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -52,8 +53,12 @@ def main(arguments: Sequence[str] | None = None, root: Path = _ROOT) -> int:
     except OSError as error:
         _say(f"error: {options.command} failed: {error}")
         code, data = EXIT_ENVIRONMENT, {"error": {"type": "OSError", "seen": str(error), "exit_code": EXIT_ENVIRONMENT}}
-    if options.json:
-        print(json.dumps({"command": options.command, **data}, indent=1, default=str))
+    try:
+        if options.json:
+            print(json.dumps({"command": options.command, **data}, indent=1, default=str))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
     return code
 
 
@@ -182,6 +187,7 @@ def _apply(layout: Layout, options: argparse.Namespace) -> Answer:
         _say(f"warning: the tree holds changes that are in no patch: {_some(hand_made)}")
     return EXIT_FOUND if options.strict and offsets else EXIT_OK, {
         "changed": result.changed,
+        "session": result.session,
         "upstream": result.pin.identity(),
         **_series_data(result.series),
         "tree": result.tree,
@@ -257,7 +263,8 @@ def _refresh(layout: Layout, options: argparse.Namespace) -> Answer:
 
 def _abort(layout: Layout, _: argparse.Namespace) -> Answer:
     saved = sessions.abort(layout, _say)
-    _say(f"abort: series and tree are as before{'; what was changed by hand is in ' if saved else ''}{saved}")
+    how = f"; `git apply --directory=vendor/llama.cpp {saved}` brings back what was changed by hand" if saved else ""
+    _say(f"abort: the series is as before, see `status` for the tree{how}")
     return EXIT_OK, {"saved": saved or None}
 
 
@@ -272,6 +279,8 @@ def _lint(layout: Layout, options: argparse.Namespace) -> Answer:
     findings = linting.lint(layout, _say)
     for finding in findings:
         _say(f"{finding.where}: {finding.code} {finding.text}")
+    if workspace.read_session_file(layout) is not None:
+        _say("an edit, refresh or rebase is open; what is on disk was checked, not what is in vendor/llama.cpp")
     _say(f"lint: {len(findings)} finding(s)" + (f"; written: {', '.join(fixed)}" if fixed else ""))
     data = {"findings": [asdict(finding) for finding in findings], "written": fixed}
     return EXIT_FOUND if findings else EXIT_OK, data
@@ -311,15 +320,17 @@ def _drop(layout: Layout, options: argparse.Namespace) -> Answer:
     found = sessions.drop_upstreamed(layout, _say, _today(), dry_run=options.dry_run)
     for name, evidence in found.items():
         _say(f"{'would drop' if options.dry_run else 'dropped'} {name}: {evidence}")
-    _say(f"drop-upstreamed: {len(found)} patch(es)")
+    then = "; now --continue or --finish" if found and workspace.read_session_file(layout) is not None else ""
+    _say(f"drop-upstreamed: {len(found)} patch(es){then}")
     return EXIT_FOUND if found and options.dry_run else EXIT_OK, {"dropped": found}
 
 
-def _report(layout: Layout, _: argparse.Namespace) -> Answer:
+def _report(layout: Layout, options: argparse.Namespace) -> Answer:
     work = sessions.Work.open(layout, _say)
     about = f"{len(work.steps)} patches on llama.cpp {work.pin.build} ({work.pin.llama_cpp_version})"
     text = f"{about}, tree `{work.tip}`.\n\n{exporting.table(work.steps)}"
-    _say(f"\n{text}")
+    if not options.json:
+        print(text, end="")
     return EXIT_OK, {"markdown": text}
 
 
@@ -338,7 +349,7 @@ def _canary(layout: Layout, options: argparse.Namespace) -> Answer:
     return EXIT_OK if easy else EXIT_FOUND, data
 
 
-def _workshop(layout: Layout, options: argparse.Namespace) -> tuple[verify.Workshop, sessions.Session | None]:
+def _workshop(layout: Layout, options: argparse.Namespace) -> tuple[verify.Workshop, Session | None]:
     work = sessions.Work.open(layout, _say)
     if workspace.read_session_file(layout) is None:
         return verify.Workshop(layout, work.store, work.pin, work.steps, _say, options.jobs), None

@@ -10,7 +10,7 @@ from .chain import Step, build_chain
 from .export import rendered
 from .layout import Layout, Say
 from .pin import read_pin
-from .series import HEAD, NAME, REQUIRED, read_series
+from .series import FIELDS, HEAD, NAME, REQUIRED, SUBJECT, read_series
 from .upstreams import ensure_base
 from .workspace import open_store
 
@@ -70,16 +70,18 @@ def check_patch(layout: Layout, step: Step, steps: Sequence[Step]) -> Iterator[t
     gone = [test for test in tests if not (layout.root / test.partition("::")[0]).exists()]
     far = origin.startswith(("backport, ", "other, ")) and _URL.search(origin)
     sent = forwarded == "no" or forwarded.startswith("not-needed") or _URL.match(forwarded)
+    unknown = sorted(fields.keys() - FIELDS.keys())
     missing = [key for key in REQUIRED if not fields.get(key)]
     lacks = [*(key for key in HEAD if not header.head.get(key)), *missing, *([] if header.reason else ["the reason"])]
     same = [other for other in steps if other.patch.header.head.get("Subject") == subject]
     removed = sum(len(diff.removed) for diff in diffs)
     api = any(diff.path.startswith(("include/", "ggml/include/")) for diff in diffs)
     for code, wrong, text in (
-        ("L02", not NAME.fullmatch(name) or name[0].isdigit(), "a name is lower-case words; the order is in `series`"),
-        ("L02", not 0 < len(subject) <= 72, f"the subject has {len(subject)} characters, 1 to 72 are allowed"),
+        ("L02", not NAME.fullmatch(name), "a name is lower-case words; the order is in `series`"),
+        ("L02", not SUBJECT.fullmatch(subject), f"the subject is not `area: summary` of at most 72: {len(subject)}"),
         ("L02", kind not in _CLASSES, f"Class is {kind!r}, known are {', '.join(_CLASSES)}"),
         ("L03", lacks, f"missing: {', '.join(lacks)}"),
+        ("L03", unknown, f"unknown: {', '.join(unknown)}"),
         ("L03", "TODO" in header.text(), "something is still TODO"),
         ("L04", not (origin == "own" or far), "Origin is neither `own` nor `backport` or `other` with a URL"),
         ("L04", not sent, "Forwarded is not `no`, `not-needed` or a URL"),
@@ -88,7 +90,6 @@ def check_patch(layout: Layout, step: Step, steps: Sequence[Step]) -> Iterator[t
         ("L07", step.offsets, "hunks are at other lines than they say; `export` corrects them"),
         ("L12", _SECRET.search(step.patch.content), "it holds a path of a machine or a secret"),
         ("L13", needs - before, f"it needs {', '.join(sorted(needs - before))}, which does not stand before it"),
-        ("L16", subject.startswith("["), "the subject starts with a bracket, which `git am` cuts off"),
         ("L16", len(same) > 1, "another patch has its subject"),
         ("L17", api and kind == "hook", "it changes a public header, so it is no hook"),
         ("L18", removed > _MAX_DELETED and "Deletes" not in fields, f"it removes {removed} lines; say why in Deletes"),

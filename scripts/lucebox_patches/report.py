@@ -13,7 +13,8 @@ from typing import Any
 
 from .layout import Layout, write_text
 from .pin import Pin
-from .session import BY_HAND, Session, Work, result, target_pin
+from .session import BY_HAND, Work, result, target_pin
+from .state import Session
 from .store import Store
 
 _SYMBOL = re.compile(r"\b(?:llama|common|ggml|gguf|mtmd|server|LLAMA|GGML|COMMON)_\w+\b")

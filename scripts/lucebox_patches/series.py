@@ -19,7 +19,8 @@ from .errors import SeriesError
 
 SERIES_FILE = "series"
 SHORT_HASH_DIGITS = 12
-NAME = re.compile(r"[a-z0-9][a-z0-9-]*\.patch")
+NAME = re.compile(r"[a-z][a-z0-9-]*\.patch")
+SUBJECT = re.compile(r"(?=.{1,72}$)[^:\[\]]+: \S.*")
 HEAD = ("From", "Date", "Subject")
 FIELDS: dict[str, str] = {
     "Class": "hook | feature | fix | backport",

@@ -13,16 +13,16 @@ import datetime
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from .chain import CLEAN, Carried, Step, build_chain, carry, changed_files, has_markers, merge, where
 from .errors import CheckError, DirtyTreeError, EmptyPatchError, SeriesError, UsageError
 from .export import rendered
 from .layout import Layout, Say, locked, write_text
 from .pin import Pin, parse_pin, read_pin, replace_pin
-from .series import NAME, REQUIRED, SERIES_FILE, Header, Patch, Series, read_series, series_text
+from .series import NAME, REQUIRED, SERIES_FILE, SUBJECT, Header, Patch, Series, read_series, series_text
+from .state import Done, Session
 from .store import Store
 from .tree import COMPLETE, read_stamp, snapshot
 from .upstreams import ensure_base
@@ -33,78 +33,6 @@ EDITED, BY_HAND = "edited", "resolved by hand"
 _INDEX = re.compile(rb"^index [0-9a-f.]+", re.MULTILINE)
 _AUTHOR = "pylucebox contributors <pylucebox@lucebox.invalid>"
 _REASON = "TODO: why, for a reader who knows llama.cpp."
-
-
-@dataclass
-class Done:
-    """One patch that was carried: its name, the trees around it, the outcome, and the hunks that had moved."""
-
-    name: str
-    before: str
-    after: str
-    outcome: str = CLEAN
-    offsets: list[dict[str, Any]] = field(default_factory=list)
-
-
-@dataclass
-class Session:
-    """An open edit, refresh or rebase, as it stands in the session file.
-
-    Attributes
-    ----------
-    kind
-        ``"edit"``, ``"refresh"`` or ``"rebase"``.
-    start
-        Tree that the first patch is carried onto.
-    series
-        Hash of the series on disk and tree of the pin when it was opened, which must still be the same.
-    order
-        The patches of the result, in order, the new one included.
-    done
-        What was carried so far; a prefix of `order`.
-    patch
-        The patch that is being edited or that stopped; empty otherwise.
-    conflicts
-        Files in conflict; empty if none.
-    at
-        Tree in vendor/llama.cpp without what was changed by hand since.
-    skeleton
-        Header of a new patch; empty otherwise.
-    pin
-        The new pin of a rebase as text; empty otherwise.
-    acknowledged
-        Upstream's changes that are not in the result and that a person accepted, with the reason.
-    given
-        Trees before and after what a person changed by hand, for `abort` to save; empty if nothing was taken up yet.
-    dropped
-        Patches that a person agreed to take out, with the evidence.
-    verified
-        What `verify` found for the result, as lines for the report.
-    """
-
-    kind: str
-    start: str
-    series: str
-    order: list[str]
-    done: list[Done] = field(default_factory=list)
-    patch: str = ""
-    conflicts: list[str] = field(default_factory=list)
-    at: str = ""
-    skeleton: str = ""
-    pin: str = ""
-    given: list[str] = field(default_factory=list)
-    acknowledged: dict[str, str] = field(default_factory=dict)
-    dropped: dict[str, str] = field(default_factory=dict)
-    verified: list[str] = field(default_factory=list)
-
-    @property
-    def tip(self) -> str:
-        """The tree after what was carried."""
-        return self.done[-1].after if self.done else self.start
-
-    def save(self, layout: Layout) -> None:
-        """Record the session."""
-        write_text(layout.session_file, json.dumps(asdict(self), indent=1) + "\n")
 
 
 @dataclass(frozen=True)
@@ -140,7 +68,7 @@ class Work:
 
     def index(self, name: str) -> int:
         """Return the place of a patch, its name with or without ``.patch``; raises `UsageError` if there is none."""
-        full = name if name.endswith(".patch") else f"{name}.patch"
+        full = f"{Path(name).name.removesuffix('.patch')}.patch"
         if full not in self.names:
             seen = f"{name} is not in the series, which has {', '.join(self.names) or 'nothing'}"
             raise UsageError("there is no such patch", seen, "give one of the series")
@@ -151,8 +79,9 @@ def load(layout: Layout, *kinds: str) -> Session:
     """Return the open session; raises `UsageError` if there is none of these kinds."""
     data = read_session_file(layout)
     if data is None or (kinds and data["kind"] not in kinds):
-        seen = "none is open" if data is None else f"a {data['kind']} is open"
-        raise UsageError(f"there is no {' or '.join(kinds) or 'session'} to go on with", seen, "see `status`")
+        seen = "nothing is open" if data is None else f"open is: {data['kind']} {data['patch']}".rstrip()
+        remedy = "--continue goes on, `abort` ends it" if data else "start with `new`, `edit` or `rebase-onto VERSION`"
+        raise UsageError(f"there is no {' or '.join(kinds) or 'edit, refresh or rebase'} to go on with", seen, remedy)
     return Session(**{**data, "done": [Done(**item) for item in data["done"]]})
 
 
@@ -163,13 +92,16 @@ def new(layout: Layout, say: Say, patch: str, *, subject: str, kind: str, after:
     the last (`after`) the tree must be without changes.
     """
     with locked(layout, say):
+        name = patch if patch.endswith(".patch") else f"{patch}.patch"
+        for wrong, seen, remedy in (
+            (not NAME.fullmatch(name), f"the name {name!r}", "take lower-case words with hyphens, no number in front"),
+            ((layout.patches / name).exists(), f"{name} exists already", "take another name, or `edit` that patch"),
+            (not SUBJECT.fullmatch(subject), f"the subject {subject!r}", "write `area: summary`, at most 72"),
+        ):
+            if wrong:
+                raise UsageError("the patch cannot be made", seen, remedy)
         _expect(layout, APPLIED, *([] if after else [DIRTY]))
         work = Work.open(layout, say)
-        name = patch if patch.endswith(".patch") else f"{patch}.patch"
-        if not NAME.fullmatch(name) or name in work.names or not 0 < len(subject) <= 72:
-            seen = f"name {name!r}, subject of {len(subject)} characters"
-            remedy = "the name must be new and of the form lower-case-words; the subject has 1 to 72 characters"
-            raise UsageError("the patch cannot be made", seen, remedy)
         place_at = work.index(after) + 1 if after else len(work.steps)
         fields = dict.fromkeys(REQUIRED, "TODO") | {
             "Class": kind, "Origin": "own", "Forwarded": "no", "Changes-Output": "no", "Last-Update": today
@@ -180,7 +112,8 @@ def new(layout: Layout, say: Say, patch: str, *, subject: str, kind: str, after:
         session = Session(EDIT, work.pin.tree, work.series, order, _unchanged(work, place_at), patch=name)
         session.skeleton = header.text()
         if session.tip == work.tip:
-            session.at = work.tip
+            session.at, now = work.tip, snapshot(work.store, layout.tree)
+            session.given = [] if now == work.tip else [work.tip, now]
             session.save(layout)
         else:
             _put(work, session, session.tip, discard=False)
@@ -194,7 +127,7 @@ def edit(layout: Layout, say: Say, patch: str) -> Session:
         work = Work.open(layout, say)
         at = work.index(patch)
         session = Session(EDIT, work.pin.tree, work.series, work.names, _unchanged(work, at), patch=work.names[at])
-        _put(work, session, work.steps[at].after, discard=False)
+        _put(work, session, work.steps[at].after, discard=False, steps=work.steps[: at + 1])
         return session
 
 
@@ -219,6 +152,9 @@ def refresh(layout: Layout, say: Say, patch: str, *, today: str, resume: bool) -
             session = _resumed(work, REFRESH)
         elif read_session_file(layout) is not None:
             session = _resumed(work, EDIT)
+            if patch and patch.removesuffix(".patch") != session.patch.removesuffix(".patch"):
+                seen = f"{session.patch} is open"
+                raise UsageError(f"nothing was folded into {patch}", seen, "`refresh` without a name, or `abort` first")
             after = snapshot(work.store, layout.tree)
             if session.skeleton and after == session.tip:
                 seen = "the tree is as before the patch"
@@ -240,6 +176,8 @@ def rebase(layout: Layout, say: Say, target: Pin) -> None:
     with locked(layout, say):
         _expect(layout, APPLIED)
         work = Work.open(layout, say)
+        if target.tree == work.pin.tree:
+            raise UsageError("there is nothing to rebase", f"{target.build} is the pinned upstream", "name another one")
         for step, carried in zip(work.steps, classify(work, target), strict=True):
             say(f"  {carried.outcome:<28} {step.patch.name} {', '.join(carried.conflicts)}".rstrip())
         session = Session(REBASE, target.tree, work.series, work.names, at=work.tip, pin=target.assignments())
@@ -285,12 +223,14 @@ def abort(layout: Layout, say: Say) -> str:
     with locked(layout, say):
         session, work = load(layout), Work.open(layout, say)
         saved = ""
-        if not (session.skeleton and session.at == work.tip):
+        # What stood there before `new` cannot be told from what came after, so all of it stays.
+        if not (session.skeleton and session.at == work.tip and session.given):
             now = snapshot(work.store, layout.tree)
             taken = work.store.diff(*session.given) if session.given else b""
             diff = taken + (work.store.diff(session.at, now) if now not in (work.tip, *session.given) else b"")
             if diff:
-                saved = "vendor/.cache/aborted.diff"
+                number = next(n for n in range(1, 10**6) if not (layout.cache / f"aborted-{n}.diff").exists())
+                saved = f"vendor/.cache/aborted-{number}.diff"
                 write_text(layout.root / saved, diff)
             place(layout, work.store, work.pin, work.steps, work.tip, discard=True)
         layout.session_file.unlink()
@@ -365,7 +305,8 @@ def _expect(layout: Layout, *states: str) -> None:
     if now.state == DIRTY and DIRTY not in states and now.changes:
         raise DirtyTreeError(layout.tree, sorted({*now.changes.modified, *now.changes.added}))
     if now.state not in states:
-        remedy = "`apply` makes the tree ready; `refresh` or `abort` ends what is open"
+        open_now = now.session is not None
+        remedy = "`refresh`, --continue or `abort` ends what is open" if open_now else "`apply` makes the tree ready"
         raise UsageError("this cannot start now", f"the tree is {now.state}: {now.reason}", remedy)
 
 
@@ -463,7 +404,7 @@ def _write(  # noqa: PLR0917 - all of it is what is written
     files[listing] = series_text(listing.read_text("utf-8"), [step.patch.name for step in steps]).encode()
     files[layout.pin_file] = replace_pin(layout.pin_file.read_text("utf-8"), pin).encode()
     if dropped:
-        text = drops.read_text("utf-8") if drops.is_file() else "# Patches that upstream made superfluous\n\n"
+        text = drops.read_text("utf-8") if drops.is_file() else "# Patches that the sources made superfluous\n\n"
         lines = [f"- {today} {name}, base {pin.build}: {evidence}\n" for name, evidence in dropped.items()]
         files[drops] = (text + "".join(lines)).encode()
     changed = {str(p.relative_to(layout.root)): c for p, c in files.items() if not p.is_file() or p.read_bytes() != c}
@@ -491,9 +432,9 @@ def _replay_journal(layout: Layout, say: Say) -> None:
     layout.journal.unlink()
 
 
-def _put(work: Work, session: Session, tree: str, *, discard: bool) -> None:
+def _put(work: Work, session: Session, tree: str, *, discard: bool, steps: Sequence[Step] = ()) -> None:
     """Record and place a tree; in this order, so that `_resumed` can tell and mend a run that was cut off."""
     own, session.at = session.at, tree
     session.save(work.layout)
-    pin, steps = target_pin(work, session), result(work, session)
-    place(work.layout, work.store, pin, steps, tree, discard=discard, mine=[own, *session.given])
+    pin, holds = target_pin(work, session), steps or result(work, session)
+    place(work.layout, work.store, pin, holds, tree, discard=discard, mine=[own, *session.given])

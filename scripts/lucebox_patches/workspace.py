@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -187,6 +188,8 @@ def fetch(
             return fetch_git(store, url, commit, pin, say), False
         if version not in ("", pin.version, pin.build):
             number = version.removeprefix("b")
+            if not re.fullmatch(r"[0-9]+(\.[0-9]+)*", number):
+                raise UsageError("nothing was fetched", f"{version!r} is no version", "give one like 11401.0.0")
             return fetch_version(layout, store, pin, say, version=number, archive=archive, sha256=sha256), False
         if archive is not None:
             store_archive(archive, layout.cache, pin.sha256)

@@ -223,7 +223,7 @@ def test_nothing_goes_on_while_sections_are_marked(conflict: Checkout, command: 
 
 @pytest.mark.parametrize(
     "command",
-    [["export"], ["edit", "ten"], ["new", "x", "--subject", "x"], ["rebase-onto", "--continue"]],
+    [["export"], ["edit", "ten"], ["new", "x", "--subject", "a: x"], ["rebase-onto", "--continue"]],
     ids=" ".join,
 )
 def test_other_commands_are_refused_in_a_conflict(conflict: Checkout, command: list[str]) -> None:
@@ -342,7 +342,7 @@ def test_a_file_that_one_side_removed_is_a_conflict_without_marks(checkout: Chec
 @pytest.mark.parametrize(
     "command",
     [["abort"], ["refresh", "--continue"], ["rebase-onto", "--continue"], ["rebase-onto", "--finish"], ["rebase-onto"],
-     ["edit", "none"], ["new", "x", "--subject", "x", "--after", "none"], ["refresh", "none"]],
+     ["edit", "none"], ["new", "x", "--subject", "a: x", "--after", "none"], ["refresh", "none"]],
     ids=" ".join,
 )
 def test_commands_that_do_not_fit_say_so(three: Checkout, command: list[str]) -> None:
@@ -356,7 +356,7 @@ def test_commands_that_do_not_fit_say_so(three: Checkout, command: list[str]) ->
 def test_one_thing_at_a_time(three: Checkout) -> None:
     three.ok("edit", "five")
     before = three.everything()
-    for command in (["edit", "ten"], ["new", "x", "--subject", "x"], ["rebase-onto", "b1"]):
+    for command in (["edit", "ten"], ["new", "x", "--subject", "a: x"], ["rebase-onto", "b1"]):
         assert three.run(*command).code == 2
     assert three.everything() == before
 
@@ -369,7 +369,7 @@ def test_a_dirty_tree_is_not_opened_for_an_edit(three: Checkout) -> None:
 
 
 def test_a_new_patch_needs_a_change(three: Checkout) -> None:
-    three.ok("new", "x", "--subject", "x")
+    three.ok("new", "x", "--subject", "a: x")
     assert three.run("refresh").code == 2
     three.ok("abort")
     _assert_sound(three)

@@ -95,7 +95,7 @@ def test_abort(small: Checkout) -> None:
             disturbed.ok("abort")
         _same(disturbed, undisturbed, step)
         assert disturbed.everything() == before, step
-        assert b"\n+b two\n" in (disturbed.cache / "aborted.diff").read_bytes(), step
+        assert b"\n+b two\n" in (disturbed.cache / "aborted-1.diff").read_bytes(), step
 
     _each_step(small, ["abort"], 0, check)
 
@@ -117,7 +117,7 @@ def test_refresh(small: Checkout) -> None:
             given_up = back.run("abort")
             if given_up.code == 0:
                 assert back.everything() == before, step
-                assert b"\n+a nine\n" in (back.cache / "aborted.diff").read_bytes(), step
+                assert b"\n+a nine\n" in (back.cache / "aborted-1.diff").read_bytes(), step
             else:
                 assert given_up.code == 2, f"{step}: {given_up.text}"
                 assert "cut off while it was written is complete now" in given_up.text

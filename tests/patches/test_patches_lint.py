@@ -84,7 +84,9 @@ BREAKING = {
     "L12 token": (_with(Forwarded="https://me:secret@example.org/1"), "L12"),
     "L12 in the diff": (_adds("ghp_0123456789abcdefghijABCDEFGHIJ"), "L12"),
     "L13 nothing before": (_with(Needs="none.patch"), "L13"),
-    "L16 bracket": (mail("[1/2] a: five", GOOD), "L16"),
+    "L02 bracket": (mail("[1/2] a: five", GOOD), "L02"),
+    "L02 no area": (mail("five", GOOD), "L02"),
+    "L03 unknown field": (_with(Klass="fix"), "L03"),
     "L19 no such test": (_with(Test="tests/test_none.py::test_x"), "L19"),
 }
 
