@@ -29,6 +29,7 @@ from pylucebox._errors import (
     SidecarMismatchError,
     SidecarNotFoundError,
     SpecUnavailableError,
+    WriteError,
 )
 from pylucebox._model import ModelInfo
 from pylucebox._native_session import SessionInfo
@@ -90,6 +91,7 @@ __all__ = [
     "SystemInfo",
     "TokenLogprob",
     "WidthPolicy",
+    "WriteError",
     "__version__",
     "find_sidecar",
     "system_info",

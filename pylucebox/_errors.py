@@ -14,6 +14,7 @@ The builtin in brackets is a second base, so ordinary handlers such as ``except 
     │  ├─ ModelFormatError (ValueError)
     │  ├─ SidecarNotFoundError (FileNotFoundError)   .looked_for
     │  └─ SidecarMismatchError (ValueError)     .field .model_value .sidecar_value
+    ├─ WriteError (OSError)                     .path
     ├─ DecodeError
     │  ├─ ContextFullError                      .n_ctx .n_needed
     │  ├─ CancelledError
@@ -55,6 +56,7 @@ __all__ = [
     "SidecarMismatchError",
     "SidecarNotFoundError",
     "SpecUnavailableError",
+    "WriteError",
 ]
 
 StrPath = str | os.PathLike[str]
@@ -351,6 +353,24 @@ class SidecarMismatchError(LoadError, ValueError):
             advice=advice,
             native_log=native_log,
         )
+
+
+class WriteError(LuceboxError, OSError):
+    """A file could not be written; one that was there before is untouched.
+
+    Attributes
+    ----------
+    path
+        The file.
+    """
+
+    default_advice = "Run the same command again: what is written already is kept."
+
+    def __init__(self, *, path: StrPath, seen: str, advice: str | None = None, native_log: Iterable[str] = ()) -> None:
+        self.path = os.fspath(path)
+        super().__init__(f"cannot write {self.path!r}", seen=seen, advice=advice, native_log=native_log)
+        self.errno = None
+        self.filename = self.path
 
 
 class DecodeError(LuceboxError):

@@ -1,4 +1,4 @@
-"""Read what a model file says about itself: metadata, tensor names, shapes and types. Tensor data is never read."""
+"""Read what a model file says about itself: metadata, tensor names, shapes and types; and single tensors on demand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from pylucebox._errors import LoadError, ModelFormatError, ModelNotFoundError, StrPath
-from pylucebox._gguf_parse import ArraySpan, TensorInfo, Value, parse_header
+from pylucebox._gguf_parse import ArraySpan, TensorInfo, Value, ValueSpan, parse_header
 
 __all__ = ["ArraySpan", "GgufFile", "GgufModel", "TensorInfo", "Value", "read_file", "read_model"]
 
@@ -23,13 +23,23 @@ _SPLIT_NAME = re.compile(r"(?P<prefix>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\
 
 @dataclass(frozen=True)
 class GgufFile:
-    """Header of one file; `metadata` and `tensors` cannot be changed."""
+    """Header of one file; the mappings cannot be changed.
+
+    Attributes
+    ----------
+    value_spans
+        Where each metadata value lies in the file.
+    data_offset
+        Start of the tensor data in bytes.
+    """
 
     path: Path
     version: int
     file_bytes: int
     metadata: Mapping[str, Value]
+    value_spans: Mapping[str, ValueSpan]
     tensors: Mapping[str, TensorInfo]
+    data_offset: int
 
     def get_int(self, key: str, default: int | None = None) -> int | None:
         """Return an integer value, or `default` when the key is absent.
@@ -71,16 +81,28 @@ class GgufFile:
         if not isinstance(span, ArraySpan):
             return None
         digest = hashlib.sha256()
+        for start in range(0, span.n_bytes, _CHUNK_BYTES):
+            digest.update(self.read_bytes(span.offset + start, min(_CHUNK_BYTES, span.n_bytes - start)))
+        return digest.hexdigest()
+
+    def read_bytes(self, offset: int, n_bytes: int) -> bytes:
+        """Return a part of the file.
+
+        Raises
+        ------
+        LoadError
+            The file cannot be read any more, or has become shorter.
+        """
         try:
             with self.path.open("rb") as file:
-                file.seek(span.offset)
-                left = span.n_bytes
-                while left and (chunk := file.read(min(left, _CHUNK_BYTES))):
-                    digest.update(chunk)
-                    left -= len(chunk)
+                file.seek(offset)
+                data = file.read(n_bytes)
         except OSError as error:
             raise LoadError(f"cannot read {str(self.path)!r}", path=self.path, seen=_why(error)) from error
-        return digest.hexdigest()
+        if len(data) < n_bytes:
+            seen = f"it ends at byte {offset + len(data)}, {offset + n_bytes} were there when it was opened"
+            raise LoadError(f"cannot read {str(self.path)!r}", path=self.path, seen=seen)
+        return data
 
 
 @dataclass(frozen=True)
@@ -107,6 +129,18 @@ class GgufModel:
     def path(self) -> Path:
         """Path of the file to open."""
         return self.files[0].path
+
+    def read_tensor(self, name: str, start: int = 0, n_bytes: int | None = None) -> bytes:
+        """Return the data of a tensor, or `n_bytes` of it from byte `start` on.
+
+        Raises
+        ------
+        LoadError
+            The file cannot be read any more.
+        """
+        tensor = self.tensors[name]
+        file = next(file for file in self.files if name in file.tensors)
+        return file.read_bytes(file.data_offset + tensor.offset + start, tensor.n_bytes if n_bytes is None else n_bytes)
 
 
 def read_file(path: StrPath) -> GgufFile:
@@ -142,7 +176,15 @@ def read_file(path: StrPath) -> GgufFile:
         raise LoadError(failed, path=path, seen=_why(error)) from error
     if not regular:
         raise LoadError(failed, path=path, seen="it is not a regular file", advice="Give the path of a GGUF file.")
-    return GgufFile(path, header.version, status.st_size, header.metadata, header.tensors)
+    return GgufFile(
+        path,
+        header.version,
+        status.st_size,
+        header.metadata,
+        header.value_spans,
+        header.tensors,
+        header.data_offset,
+    )
 
 
 def read_model(path: StrPath) -> GgufModel:

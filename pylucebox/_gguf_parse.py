@@ -20,7 +20,7 @@ from typing import BinaryIO, NamedTuple, NoReturn
 
 from pylucebox._errors import ModelFormatError
 
-__all__ = ["ArraySpan", "Header", "TensorInfo", "Value", "parse_header"]
+__all__ = ["ArraySpan", "Header", "TensorInfo", "Value", "ValueSpan", "parse_header"]
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -146,12 +146,24 @@ class TensorInfo:
         return total
 
 
+class ValueSpan(NamedTuple):
+    """Where a metadata value lies in the file, its type in front included, in bytes."""
+
+    offset: int
+    n_bytes: int
+
+
 class Header(NamedTuple):
-    """What `parse_header` found; the mappings cannot be changed."""
+    """What `parse_header` found; the mappings cannot be changed.
+
+    `data_offset` is the start of the data section in bytes.
+    """
 
     version: int
     metadata: Mapping[str, Value]
+    value_spans: Mapping[str, ValueSpan]
     tensors: Mapping[str, TensorInfo]
+    data_offset: int
 
 
 class _Cursor:
@@ -277,24 +289,28 @@ def parse_header(file: BinaryIO, size: int, path: Path) -> Header:
         if count > limit or count * smallest > cursor.left():
             cursor.fail(f"it claims to have {count} {what}; its size and this build allow {limit} at most")
 
-    metadata = _read_metadata(cursor, n_keys)
+    metadata, value_spans = _read_metadata(cursor, n_keys)
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
         cursor.fail(f"general.alignment is {alignment!r}, not a power of two")
 
-    tensors = _read_tensors(cursor, n_tensors, alignment)
-    return Header(version, MappingProxyType(metadata), MappingProxyType(tensors))
+    tensors, data_offset = _read_tensors(cursor, n_tensors, alignment)
+    read_only = MappingProxyType(metadata), MappingProxyType(value_spans), MappingProxyType(tensors)
+    return Header(version, *read_only, data_offset)
 
 
-def _read_metadata(cursor: _Cursor, n_keys: int) -> dict[str, Value]:
+def _read_metadata(cursor: _Cursor, n_keys: int) -> tuple[dict[str, Value], dict[str, ValueSpan]]:
     metadata: dict[str, Value] = {}
+    spans: dict[str, ValueSpan] = {}
     for number in range(n_keys):
         what = f"key {number + 1} of {n_keys}"
         key = _decode(cursor, cursor.text(what), what)
         if not key or key in metadata:
             cursor.fail(f"{what} is empty" if not key else f"key {key!r} appears twice")
+        start = cursor.tell()
         metadata[key] = _read_value(cursor, key)
-    return metadata
+        spans[key] = ValueSpan(start, cursor.tell() - start)
+    return metadata, spans
 
 
 def _read_value(cursor: _Cursor, key: str) -> Value:
@@ -337,7 +353,7 @@ def _read_array(cursor: _Cursor, what: str) -> Value:
     return tuple(bool(item) for item in items) if kind == _BOOL else items
 
 
-def _read_tensors(cursor: _Cursor, n_tensors: int, alignment: int) -> dict[str, TensorInfo]:
+def _read_tensors(cursor: _Cursor, n_tensors: int, alignment: int) -> tuple[dict[str, TensorInfo], int]:
     tensors: dict[str, TensorInfo] = {}
     for number in range(n_tensors):
         tensor = _read_tensor(cursor, f"tensor {number + 1} of {n_tensors}")
@@ -346,8 +362,7 @@ def _read_tensors(cursor: _Cursor, n_tensors: int, alignment: int) -> dict[str, 
         if tensor.offset % alignment:
             cursor.fail(f"tensor {tensor.name!r} is not aligned to {alignment} bytes")
         tensors[tensor.name] = tensor
-    _check_data(cursor, tensors, alignment)
-    return tensors
+    return tensors, _check_data(cursor, tensors, alignment)
 
 
 def _read_tensor(cursor: _Cursor, what: str) -> TensorInfo:
@@ -375,8 +390,8 @@ def _read_tensor(cursor: _Cursor, what: str) -> TensorInfo:
     return TensorInfo(name, shape, type_name, offset, n_elements // block * block_bytes)
 
 
-def _check_data(cursor: _Cursor, tensors: Mapping[str, TensorInfo], alignment: int) -> None:
-    """Refuse a file that ends before its tensors do: the commonest damage, a download that was cut off."""
+def _check_data(cursor: _Cursor, tensors: Mapping[str, TensorInfo], alignment: int) -> int:
+    """Return where the data begins; refuse a file that ends before its tensors do, as a cut-off download does."""
     start = -(-cursor.tell() // alignment) * alignment
     end = max((start + tensor.offset + tensor.n_bytes for tensor in tensors.values()), default=0)
     if end > cursor.size:
@@ -384,6 +399,7 @@ def _check_data(cursor: _Cursor, tensors: Mapping[str, TensorInfo], alignment: i
             f"its tensors end at byte {end}, the file at byte {cursor.size}",
             "The download is incomplete: get the file again.",
         )
+    return start
 
 
 def _decode(cursor: _Cursor, raw: bytes, what: str) -> str:

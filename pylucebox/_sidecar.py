@@ -9,10 +9,11 @@ Where it is looked for
 
 Which one is taken
 ------------------
-Only a file that fits: same architecture, embedding length, hyper-connections, number of trunk layers and tokens, and a
-layout this build loads. Among several that fit, the order is: the model's base name; its quantisation; the nearest
-quantisation in bits per weight; the order of places above; embedding and LM head borrowed from the model, which saves
-their memory; the file name. Every file looked at is in the verdict with its own reason.
+Only a file that fits: same architecture, embedding length, hyper-connections, number of trunk layers and tokens, a
+layout this build loads, and tensors that agree with the file's own metadata. Among several that fit, the order is: the
+model's base name; its quantisation; the nearest quantisation in bits per weight; the order of places above; embedding
+and LM head borrowed from the model, which saves their memory; the file name. Every file looked at is in the verdict
+with its own reason.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ class Candidate:
         How it stores the block; None when it holds none or was not read so far.
     borrows_embedding, borrows_head
         Whether the model lends it the token embedding and the LM head.
+    n_draft_vocab
+        Tokens that it can draft; None: all.
     difference
         Where it contradicts the model; None unless the code is `SpecReason.SIDECAR_MISMATCH`.
     """
@@ -76,6 +79,7 @@ class Candidate:
     layout: MtpLayout | None = None
     borrows_embedding: bool = False
     borrows_head: bool = False
+    n_draft_vocab: int | None = None
     difference: Difference | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -88,6 +92,7 @@ class Candidate:
             "layout": self.layout.value if self.layout else None,
             "borrows_embedding": self.borrows_embedding,
             "borrows_head": self.borrows_head,
+            "n_draft_vocab": self.n_draft_vocab,
         }
 
 
@@ -111,6 +116,8 @@ class SidecarVerdict:
         How the block is stored; None when there is none.
     borrows_embedding, borrows_head
         Whether the model lends the token embedding and the LM head.
+    n_draft_vocab
+        Tokens that can be drafted; None: all.
     candidates
         Every file looked at, best first.
     looked_for
@@ -126,6 +133,7 @@ class SidecarVerdict:
     layout: MtpLayout | None = None
     borrows_embedding: bool = False
     borrows_head: bool = False
+    n_draft_vocab: int | None = None
     candidates: tuple[Candidate, ...] = ()
     looked_for: tuple[str, ...] = ()
 
@@ -141,13 +149,14 @@ class SidecarVerdict:
             "layout": self.layout.value if self.layout else None,
             "borrows_embedding": self.borrows_embedding,
             "borrows_head": self.borrows_head,
+            "n_draft_vocab": self.n_draft_vocab,
             "candidates": [candidate.as_dict() for candidate in self.candidates],
             "looked_for": list(self.looked_for),
         }
 
 
 def find_sidecar(model_path: StrPath, request: StrPath | Literal[False] = "auto") -> SidecarVerdict:
-    """Decide which MTP block to use with a model. Reads headers only.
+    """Decide which MTP block to use with a model. Reads headers, and the norms of MTP blocks that could be loaded.
 
     Parameters
     ----------
@@ -289,6 +298,7 @@ def _verdict(
         layout=found.layout,
         borrows_embedding=found.borrows_embedding,
         borrows_head=found.borrows_head,
+        n_draft_vocab=found.n_draft_vocab,
         candidates=candidates,
         looked_for=looked_for,
     )
@@ -349,6 +359,8 @@ def _inspect(model: GgufModel, sidecar: GgufModel) -> Candidate:
         return _mismatch(path, difference, block.layout)
     named = _base_and_quantisation(path)[0] == _base_and_quantisation(model.path)[0]
     reason = "it fits the model" if named else "it fits the model, although its name is another"
+    if block.n_draft_vocab is not None:
+        reason = f"{reason}; its head covers {block.n_draft_vocab} of {n_vocab(model)} tokens"
     return Candidate(
         path=path,
         accepted=True,
@@ -357,6 +369,7 @@ def _inspect(model: GgufModel, sidecar: GgufModel) -> Candidate:
         layout=block.layout,
         borrows_embedding=block.borrows_embedding,
         borrows_head=block.borrows_head,
+        n_draft_vocab=block.n_draft_vocab,
     )
 
 

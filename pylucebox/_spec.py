@@ -33,7 +33,7 @@ class SpecReason(str, Enum):
     """The MTP file cannot be read or is damaged."""
 
     SIDECAR_LAYOUT = "sidecar-layout"
-    """The MTP file stores its tensors in a way that this build does not load."""
+    """The MTP file stores its tensors in a way that this build does not load, or they do not fit each other."""
 
     NOT_CHOSEN = "not-chosen"
     """The file fits, but another one fits better."""

@@ -58,10 +58,13 @@ file_facts read_facts(const char * path, const char * what) {
         facts.arch = gguf_get_val_str(file.get(), arch_id);
     }
     require_sane_model(file.get(), facts.arch, path, what);
-    facts.has_embedding = gguf_find_tensor(file.get(), "token_embd.weight") >= 0;
-    facts.has_head      = gguf_find_tensor(file.get(), "output.weight") >= 0;
-    for (int64_t i = 0; i < gguf_get_n_tensors(file.get()) && !facts.has_mtp; ++i) {
-        facts.has_mtp = std::strstr(gguf_get_tensor_name(file.get(), i), ".nextn.") != nullptr;
+    for (int64_t i = 0; i < gguf_get_n_tensors(file.get()); ++i) {
+        const std::string name = gguf_get_tensor_name(file.get(), i);
+        const size_t      at   = name.find(".nextn.");
+        const std::string part = at == std::string::npos ? name : name.substr(at + 1);
+        facts.has_mtp |= at != std::string::npos;
+        facts.has_embedding |= part == "token_embd.weight" || part == "nextn.embed_tokens.weight";
+        facts.has_head |= part == "output.weight" || part == "nextn.shared_head_head.weight";
     }
     facts.n_hc               = read_u32(file.get(), "qwen4exp.hyper_connection.count");
     facts.hidden_norm_groups = read_u32(file.get(), KEY_HIDDEN_NORM_GROUPS);

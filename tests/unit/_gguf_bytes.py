@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
-F32_TENSOR, Q8_0_TENSOR = 0, 8
+F32_TENSOR, Q8_0_TENSOR, I64_TENSOR = 0, 8, 27
 
 _LETTERS = dict(zip((U8, I8, U16, I16, U32, I32, F32, BOOL, U64, I64, F64), "BbHhIifBQqd", strict=True))
 
@@ -56,21 +56,28 @@ def gguf(
     version: int = 3,
     data: bool = True,
 ) -> bytes:
-    """Return a file whose tensors are f32; with `data` False it ends where the tensor data would begin."""
+    """Return a file whose tensors are f32 ones; with `data` False it ends where the tensor data would begin.
+
+    A tensor named d2t is i64 and counts from 0.
+    """
     pairs = list(metadata.items()) if isinstance(metadata, Mapping) else list(metadata)
     out = [b"GGUF", struct.pack("<IQQ", version, len(tensors or {}), len(pairs))]
     out += [text(key) + value_bytes(value) for key, value in pairs]
-    offset = 0
+    stored = b""
     for name, shape in (tensors or {}).items():
-        out.append(tensor_bytes(name, shape, F32_TENSOR, offset))
-        offset += -(-4 * math.prod(shape) // 32) * 32
+        n_values, ids = math.prod(shape), name == "d2t"
+        out.append(tensor_bytes(name, shape, I64_TENSOR if ids else F32_TENSOR, len(stored)))
+        stored += struct.pack(f"<{n_values}q", *range(n_values)) if ids else struct.pack("<f", 1.0) * n_values
+        stored += bytes(-len(stored) % 32)
     head = b"".join(out)
-    return head + bytes(-len(head) % 32 + offset) if data else head
+    return head + bytes(-len(head) % 32) + stored if data else head
 
 
 # ---- qwen4exp --------------------------------------------------------------------------------------------
 
 N_EMBD, N_STREAMS, LOW_RANK, N_TRUNK = 4, 2, 3, 2
+N_HEAD, N_HEAD_KV, HEAD_DIM, INDEX_HEADS, INDEX_DIM = 2, 1, 6, 3, 5
+N_EXPERT, N_FF, N_FF_SHARED = 7, 8, 9
 TOKENS = ("a", "b", "c", "<end>")
 
 
@@ -82,6 +89,15 @@ def metadata(*, n_nextn: int, tokens: Sequence[str] = TOKENS, **changed: Any) ->
         "qwen4exp.embedding_length": N_EMBD,
         "qwen4exp.hyper_connection.count": N_STREAMS,
         "qwen4exp.hyper_connection.low_rank": LOW_RANK,
+        "qwen4exp.attention.head_count": N_HEAD,
+        "qwen4exp.attention.head_count_kv": N_HEAD_KV,
+        "qwen4exp.attention.key_length": HEAD_DIM,
+        "qwen4exp.attention.value_length": HEAD_DIM,
+        "qwen4exp.attention.indexer.head_count": INDEX_HEADS,
+        "qwen4exp.attention.indexer.key_length": INDEX_DIM,
+        "qwen4exp.expert_count": N_EXPERT,
+        "qwen4exp.expert_feed_forward_length": N_FF,
+        "qwen4exp.expert_shared_feed_forward_length": N_FF_SHARED,
         "tokenizer.ggml.tokens": Typed(STRING, list(tokens)),
     }
     if n_nextn:
@@ -90,26 +106,44 @@ def metadata(*, n_nextn: int, tokens: Sequence[str] = TOKENS, **changed: Any) ->
     return {key: value for key, value in values.items() if value is not None}
 
 
-def mtp_block(block: int = N_TRUNK) -> dict[str, Sequence[int]]:
+def mtp_block(block: int = N_TRUNK, *, n_embd: int = N_EMBD, n_streams: int = N_STREAMS) -> dict[str, Sequence[int]]:
     """Return names and shapes of the tensors of an MTP block as llama.cpp's converter writes them."""
-    wide = N_EMBD * N_STREAMS
+    wide = n_embd * n_streams
     mixers = {
         f"{part}_{kind}": shape
         for part in ("hc_attn", "hc_ffn", "nextn.hc_head")
         for kind, shape in (("norm", [wide]), ("down", [wide, LOW_RANK]), ("up", [LOW_RANK, wide]))
     }
     rest = {
-        "nextn.eh_proj": [2 * N_EMBD, N_EMBD],
-        "nextn.enorm": [N_EMBD],
+        "nextn.eh_proj": [2 * n_embd, n_embd],
+        "nextn.enorm": [n_embd],
         "nextn.hnorm": [wide],
-        "hc_attn_inject": [wide, N_STREAMS],
-        "hc_ffn_inject": [wide, N_STREAMS],
+        "hc_attn_inject": [wide, n_streams],
+        "hc_ffn_inject": [wide, n_streams],
     }
-    attention = ["attn_q", "attn_k", "attn_v", "attn_output", "attn_q_norm", "attn_k_norm"]
-    indexer = [f"indexer.{name}" for name in ("q_proj", "k_proj", "q_norm", "k_norm")]
-    experts = [f"ffn_{name}" for name in ("gate_inp", "gate_exps", "up_exps", "down_exps")]
-    shared = [f"ffn_{name}_shexp" for name in ("gate_inp", "gate", "up", "down")]
-    named = mixers | rest | {name: [N_EMBD] for name in attention + indexer + experts + shared}
+    attention = {
+        "attn_q": [n_embd, 2 * N_HEAD * HEAD_DIM],
+        "attn_k": [n_embd, N_HEAD_KV * HEAD_DIM],
+        "attn_v": [n_embd, N_HEAD_KV * HEAD_DIM],
+        "attn_output": [N_HEAD * HEAD_DIM, n_embd],
+        "attn_q_norm": [HEAD_DIM],
+        "attn_k_norm": [HEAD_DIM],
+        "indexer.q_proj": [n_embd, INDEX_HEADS * INDEX_DIM],
+        "indexer.k_proj": [n_embd, INDEX_DIM],
+        "indexer.q_norm": [INDEX_DIM],
+        "indexer.k_norm": [INDEX_DIM],
+    }
+    experts = {
+        "ffn_gate_inp": [n_embd, N_EXPERT],
+        "ffn_gate_exps": [n_embd, N_FF, N_EXPERT],
+        "ffn_up_exps": [n_embd, N_FF, N_EXPERT],
+        "ffn_down_exps": [N_FF, n_embd, N_EXPERT],
+        "ffn_gate_inp_shexp": [n_embd],
+        "ffn_gate_shexp": [n_embd, N_FF_SHARED],
+        "ffn_up_shexp": [n_embd, N_FF_SHARED],
+        "ffn_down_shexp": [N_FF_SHARED, n_embd],
+    }
+    named = mixers | rest | attention | experts
     return {f"blk.{block}.{name}.weight": shape for name, shape in named.items()}
 
 

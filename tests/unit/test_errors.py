@@ -28,6 +28,7 @@ from pylucebox._errors import (
     SidecarMismatchError,
     SidecarNotFoundError,
     SpecUnavailableError,
+    WriteError,
 )
 
 LOG = ("W one", "E two")
@@ -48,6 +49,7 @@ EXAMPLES: list[LuceboxError] = [
     InvalidArgumentError(argument="top_p", value=1.5, allowed="0 to 1"),
     ClosedError(what="engine"),
     SpecUnavailableError(reason_code="no-sidecar", reason="no MTP file was found"),
+    WriteError(path="x.gguf", seen="the disk is full"),
 ]
 BUILTIN_BASES = {
     LibraryNotFoundError: ImportError,
@@ -59,6 +61,7 @@ BUILTIN_BASES = {
     SidecarMismatchError: ValueError,
     InvalidArgumentError: ValueError,
     ClosedError: RuntimeError,
+    WriteError: OSError,
 }
 
 

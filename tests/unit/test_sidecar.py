@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from _gguf_bytes import (
-    LOW_RANK,
     MIXER,
     N_EMBD,
+    N_EXPERT,
+    N_FF,
     N_STREAMS,
     N_TRUNK,
     STRING,
     TABLES,
+    TOKENS,
     TRUNK,
     U16,
+    U32,
     Typed,
     mtp_block,
     write_model,
@@ -32,7 +36,9 @@ from pylucebox._errors import (
     SidecarMismatchError,
     SidecarNotFoundError,
 )
-from pylucebox._mtp_layout import MtpLayout
+from pylucebox._gguf import read_file, read_model
+from pylucebox._mtp_checks import Misfit
+from pylucebox._mtp_layout import MtpLayout, find_block
 from pylucebox._sidecar import SidecarVerdict, find_sidecar
 from pylucebox._spec import SpecReason
 
@@ -260,16 +266,8 @@ def test_file_of_another_model_is_declined_with_the_difference(model: Path, case
     [("embedding_length", 2 * N_EMBD, N_STREAMS), ("hyper_connection.count", N_EMBD, 2 * N_STREAMS)],
 )
 def test_file_of_other_width_is_declined(model: Path, key: str, n_embd: int, n_streams: int) -> None:
-    wide = n_embd * n_streams
-    shapes = {
-        "nextn.eh_proj": [2 * n_embd, n_embd],
-        "nextn.enorm": [n_embd],
-        "nextn.hnorm": [wide],
-        "nextn.hc_head_norm": [wide],
-        "nextn.hc_head_down": [wide, LOW_RANK],
-        "nextn.hc_head_up": [LOW_RANK, wide],
-    }
-    tensors = head(add={f"{name}.weight": shape for name, shape in shapes.items()})
+    block = mtp_block(n_embd=n_embd, n_streams=n_streams)
+    tensors = {**block, "output.weight": [n_embd, len(TOKENS)]}
     changed: dict[str, Any] = {"qwen4exp__embedding_length": n_embd, "qwen4exp__hyper_connection__count": n_streams}
     path = write_sidecar(model.parent / "mtp-Name.gguf", tensors, **changed)
     with pytest.raises(SidecarMismatchError) as caught:
@@ -278,6 +276,10 @@ def test_file_of_other_width_is_declined(model: Path, key: str, n_embd: int, n_s
 
 
 # ---- layouts
+
+MIXER_NAMES = [f"nextn.hc_head_{kind}.weight" for kind in ("norm", "down", "up")]
+OWN_SHAPES = {name: mtp_block()[f"{BLOCK}{name}"] for name in MIXER_NAMES}
+OWN_MIXER = {name.replace("nextn.hc_head", "output_hc"): shape for name, shape in OWN_SHAPES.items()}
 
 LOADED: dict[str, tuple[Tensors, MtpLayout, bool, bool]] = {
     "self-contained": (head(), MtpLayout.SELF_CONTAINED, False, False),
@@ -291,7 +293,10 @@ LOADED: dict[str, tuple[Tensors, MtpLayout, bool, bool]] = {
         False,
     ),
     "fused experts": (
-        head(drop=["ffn_gate_exps.weight", "ffn_up_exps.weight"], add={"ffn_gate_up_exps.weight": [N_EMBD]}),
+        head(
+            drop=["ffn_gate_exps.weight", "ffn_up_exps.weight"],
+            add={"ffn_gate_up_exps.weight": [N_EMBD, 2 * N_FF, N_EXPERT]},
+        ),
         MtpLayout.SELF_CONTAINED,
         False,
         False,
@@ -306,6 +311,42 @@ LOADED: dict[str, tuple[Tensors, MtpLayout, bool, bool]] = {
         False,
     ),
     "float scales": (head(add={"attn_output.scale": [1]}), MtpLayout.SELF_CONTAINED, False, False),
+    "mixer under the trunk's names": ({**head(drop=MIXER_NAMES), **OWN_MIXER}, MtpLayout.MODEL_MIXER, False, False),
+    "mixer's norm as shared head norm": (
+        {**head(drop=MIXER_NAMES, add={"nextn.shared_head_norm.weight": [N_EMBD * N_STREAMS]}), **OWN_MIXER},
+        MtpLayout.SHARED_HEAD_NORM,
+        False,
+        False,
+    ),
+    "mixer under short names": (
+        head(drop=MIXER_NAMES, add={name.replace("hc_head", "hc"): OWN_SHAPES[name] for name in MIXER_NAMES}),
+        MtpLayout.SELF_CONTAINED,
+        False,
+        False,
+    ),
+    "split projection": (
+        head(
+            drop=["nextn.eh_proj.weight"],
+            add={f"nextn.{name}.weight": [N_EMBD, N_EMBD] for name in ("fc_embd", "fc_hidden")},
+        ),
+        MtpLayout.SPLIT_PROJECTION,
+        False,
+        False,
+    ),
+    "subset of the vocabulary": (
+        head(drop=["/token_embd.weight"], add={"/d2t": [3], "/output.weight": [N_EMBD, 3]}),
+        MtpLayout.SUBSET_HEAD,
+        True,
+        False,
+    ),
+    "private head": (
+        head(add={"nextn.shared_head_head.weight": [N_EMBD, len(TOKENS)]}),
+        MtpLayout.PRIVATE_HEAD,
+        False,
+        False,
+    ),
+    "block numbered zero": ({**TABLES, **mtp_block(0)}, MtpLayout.OTHER_BLOCK, False, False),
+    "block numbered too high": (mtp_block(9), MtpLayout.OTHER_BLOCK, True, True),
 }
 
 
@@ -319,41 +360,72 @@ def test_layouts_that_are_loaded(model: Path, case: str) -> None:
         assert (verdict.borrows_embedding, verdict.borrows_head) == (borrows_embedding, borrows_head)
 
 
-MIXER_NAMES = [f"nextn.hc_head_{kind}.weight" for kind in ("norm", "down", "up")]
 DECLINED: dict[str, tuple[Tensors, MtpLayout, str]] = {
-    "mixer under the trunk's names": (
+    "mixer under the trunk's names, in part": (
+        {**head(drop=MIXER_NAMES), **dict(list(OWN_MIXER.items())[:2])},
+        MtpLayout.WITH_TRUNK_MIXER,
+        "hc_head_norm",
+    ),
+    "mixer under the trunk's names, too narrow": (
         {**head(drop=MIXER_NAMES), **MIXER},
         MtpLayout.MODEL_MIXER,
-        "output_hc_",
+        "output_hc_norm.weight has shape (4), shape (8) is expected",
     ),
-    "mixer's norm as shared head norm": (
-        {**head(drop=MIXER_NAMES, add={"nextn.shared_head_norm.weight": [8]}), **MIXER},
-        MtpLayout.SHARED_HEAD_NORM,
+    "shared head norm beside a mixer": (
+        head(add={"nextn.shared_head_norm.weight": [N_EMBD * N_STREAMS]}),
+        MtpLayout.SELF_CONTAINED,
         "shared_head_norm",
     ),
-    "split projection": (
-        head(drop=["nextn.eh_proj.weight"], add={f"nextn.{n}.weight": [4, 4] for n in ("fc_embd", "fc_hidden")}),
+    "mixer under short names, in part": (
+        head(drop=MIXER_NAMES, add={"nextn.hc_norm.weight": [8], "nextn.hc_up.weight": [3, 8]}),
+        MtpLayout.SELF_CONTAINED,
+        "hc_head_norm",
+    ),
+    "half a projection": (
+        head(drop=["nextn.eh_proj.weight"], add={"nextn.fc_embd.weight": [N_EMBD, N_EMBD]}),
+        MtpLayout.SELF_CONTAINED,
+        "nextn.eh_proj",
+    ),
+    "narrow half of a projection": (
+        head(
+            drop=["nextn.eh_proj.weight"],
+            add={"nextn.fc_embd.weight": [N_EMBD, N_EMBD], "nextn.fc_hidden.weight": [2, N_EMBD]},
+        ),
         MtpLayout.SPLIT_PROJECTION,
-        "two halves",
+        "nextn.fc_hidden.weight has shape (2, 4), shape (4, 4) is expected",
     ),
-    "subset of the vocabulary by map": (head(add={"/d2t": [3]}), MtpLayout.SUBSET_HEAD, "part of the vocabulary"),
-    "subset of the vocabulary by shape": (
-        head(add={"/output.weight": [N_EMBD, 3]}),
+    "list of draft ids that the head does not follow": (
+        head(add={"/d2t": [3]}),
         MtpLayout.SUBSET_HEAD,
-        "part of the vocabulary",
+        "output.weight has shape (4, 4), shape (4, 3) is expected",
     ),
-    "private head": (
-        head(add={"nextn.shared_head_head.weight": [4, 4]}),
+    "list of draft ids without a head": (
+        head(drop=["/output.weight"], add={"/d2t": [3]}),
+        MtpLayout.SUBSET_HEAD,
+        "d2t has no LM head",
+    ),
+    "ids beyond the vocabulary": (
+        head(add={"/d2t": [5], "/output.weight": [N_EMBD, 5]}),
+        MtpLayout.SUBSET_HEAD,
+        "d2t has i64 values in shape (5)",
+    ),
+    "subset of the vocabulary without a list": (
+        head(add={"/output.weight": [N_EMBD, 3]}),
+        MtpLayout.SELF_CONTAINED,
+        "output.weight has shape (4, 3), shape (4, 4) is expected",
+    ),
+    "inverse list": (head(add={"/t2d": [4]}), MtpLayout.SELF_CONTAINED, "t2d"),
+    "private head of other size": (
+        head(add={"nextn.shared_head_head.weight": [4, 9]}),
         MtpLayout.PRIVATE_HEAD,
-        "private",
+        "nextn.shared_head_head.weight has shape (4, 9)",
     ),
-    "global names": (
-        {**TABLES, "nextn.eh_projection.weight": [4, 4]},
-        MtpLayout.GLOBAL_NAMES,
-        "no block number",
+    "global names": ({**TABLES, "nextn.eh_projection.weight": [4, 4]}, MtpLayout.GLOBAL_NAMES, "no block number"),
+    "blocks of other numbers": (
+        {**TABLES, **mtp_block(8), **mtp_block(9)},
+        MtpLayout.OTHER_BLOCK,
+        "no tensors for block 2, but for [8, 9]",
     ),
-    "block numbered zero": ({**TABLES, **mtp_block(0)}, MtpLayout.OTHER_BLOCK, "[0]"),
-    "block numbered too high": ({**TABLES, **mtp_block(9)}, MtpLayout.OTHER_BLOCK, "[9]"),
     "whole model": ({**TRUNK, **mtp_block()}, MtpLayout.WHOLE_MODEL, "open it as the model"),
     "part of a mixer": (head(drop=MIXER_NAMES[:1]), MtpLayout.SELF_CONTAINED, "hc_head_norm"),
     "no indexer": (head(drop=["indexer.q_proj.weight"]), MtpLayout.SELF_CONTAINED, "indexer.q_proj"),
@@ -373,6 +445,69 @@ def test_layouts_that_are_recognised_and_declined(model: Path, case: str) -> Non
     with pytest.raises(ModelFormatError) as caught:
         find_sidecar(model, path)
     assert reason in str(caught.value)
+
+
+# ---- contents
+
+
+def floats(path: Path, name: str, values: Sequence[float]) -> None:
+    """Overwrite a tensor."""
+    file = read_file(path)
+    raw = bytearray(path.read_bytes())
+    start = file.data_offset + file.tensors[name].offset
+    raw[start : start + 4 * len(values)] = struct.pack(f"<{len(values)}f", *values)
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize("name", ["nextn.enorm", "nextn.hnorm", "hc_attn_norm", "attn_q_norm", "indexer.k_norm"])
+def test_norm_that_lacks_the_one_of_converters_is_declined(model: Path, name: str) -> None:
+    path = write_sidecar(model.parent / "mtp-Name.gguf")
+    n_values = read_file(path).tensors[f"{BLOCK}{name}.weight"].n_elements
+    floats(path, f"{BLOCK}{name}.weight", [0.1, -0.1] * (n_values // 2))
+    verdict = find_sidecar(model)
+    assert verdict.reason_code is SpecReason.SIDECAR_LAYOUT
+    assert f"{BLOCK}{name}.weight has" in verdict.reason
+    assert "negative weights" in verdict.reason
+    assert "the one that checkpoints leave out" in verdict.reason
+    floats(path, f"{BLOCK}{name}.weight", [float("nan")] * n_values)
+    assert "100% negative" in find_sidecar(model).reason
+
+
+def test_small_weights_of_a_norm_are_no_reason_to_decline(model: Path) -> None:
+    path = write_sidecar(model.parent / "mtp-Name.gguf")
+    floats(path, f"{BLOCK}nextn.hnorm.weight", [0.05] * 7 + [-0.01])
+    assert find_sidecar(model).accepted
+
+
+LISTS: dict[str, tuple[Any, str]] = {
+    "attention.head_count_kv": (
+        Typed(U32, [1, 1, 0]),
+        f"{BLOCK}attn_k.weight has shape (4, 6), shape (4, 0) is expected",
+    ),
+    "attention.compress_ratios": (
+        Typed(U32, [4, 4]),
+        "qwen4exp.attention.compress_ratios has 2 entries, one for each of 3 layers is expected",
+    ),
+}
+
+
+@pytest.mark.parametrize("key", LISTS)
+def test_list_that_leaves_the_block_out_is_declined(model: Path, key: str) -> None:
+    value, told = LISTS[key]
+    write_sidecar(model.parent / "mtp-Name.gguf", **{f"qwen4exp.{key}": value})
+    assert told in find_sidecar(model).reason
+
+
+def test_list_with_an_entry_for_the_block_is_followed(model: Path) -> None:
+    write_sidecar(model.parent / "mtp-Name.gguf", **{"qwen4exp.attention.head_count_kv": Typed(U32, [7, 7, 1])})
+    assert find_sidecar(model).accepted
+
+
+def test_candidate_tells_the_tensor_what_was_seen_and_expected(model: Path) -> None:
+    path = write_sidecar(model.parent / "mtp-Name.gguf", head(add={"attn_q.weight": [N_EMBD, 5]}))
+    block = find_block(read_model(path))
+    assert block is not None
+    assert block.misfit == Misfit(f"{BLOCK}attn_q.weight", "shape (4, 5)", "shape (4, 24)")
 
 
 @pytest.mark.parametrize(("n_nextn", "n_layer"), [(2, 4), (0, 2), (3, 2)])
@@ -524,6 +659,13 @@ def test_verdict_goes_to_json(model: Path) -> None:
     assert out["layout"] == "self-contained"
     assert [candidate["reason_code"] for candidate in out["candidates"]] == ["active", "sidecar-layout"]
     assert json.loads(json.dumps(find_sidecar(model, "off").as_dict()))["path"] is None
+
+
+def test_draft_vocabulary_is_in_the_verdict(model: Path) -> None:
+    write_sidecar(model.parent / "mtp-Name.gguf", head(add={"/d2t": [3], "/output.weight": [N_EMBD, 3]}))
+    verdict = find_sidecar(model)
+    assert verdict.reason == "it fits the model; its head covers 3 of 4 tokens"
+    assert (verdict.n_draft_vocab, verdict.as_dict()["n_draft_vocab"]) == (3, 3)
 
 
 def test_tokenizers_without_token_list_are_compared_by_size(tmp_path: Path) -> None:
