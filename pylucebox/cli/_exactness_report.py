@@ -19,8 +19,8 @@ _SENTENCES = {
         " had been taken back, or at the same token whatever the width."
     ),
     Fault.ROLLBACK: (
-        "NOT EXACT, in the rollback: nothing differs until drafts are taken back, and where it begins depends on the"
-        " width."
+        "NOT EXACT, in the rollback: nothing differs until drafts are taken back; then it begins with the next token,"
+        " or at one that depends on the width."
     ),
     Fault.UNDECIDED: (
         "NOT EXACT: all widths that differ took drafts back at the same place and differ from the same token on, so"

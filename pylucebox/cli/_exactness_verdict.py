@@ -9,10 +9,11 @@ A run at a width is compared with one that decoded token by token. Where they pa
     difference before any draft was taken back, and shown by runs that part at the same token although they took drafts
     back at different places.
 *rollback*
-    Nothing differs until drafts are taken back, and where it begins to differ depends on the width.
+    Nothing differs until drafts are taken back, although several rows ran together before. Then it begins with the very
+    next token at every width, or at a token that depends on the width.
 
-Runs that part at the same token after they took drafts back at the same place cannot tell the last two apart; more
-prompts or tokens will.
+Runs that part at the same later token after they took drafts back at the same place cannot tell the last two apart;
+more prompts or tokens will.
 """
 
 from __future__ import annotations
@@ -213,10 +214,10 @@ def _fault(found: Sequence[Divergence], *, same_index: bool | None) -> Fault:
         return Fault.SAMPLER
     if not all(divergence.after_rollback for divergence in found):
         return Fault.NUMERICS
-    if not same_index:
+    fixed = [divergence for divergence in found if divergence.width] or found
+    if not same_index or all(divergence.index == (divergence.first_rollback or 0) + 1 for divergence in fixed):
         return Fault.ROLLBACK
-    places = {divergence.first_rollback for divergence in found if divergence.width}
-    return Fault.NUMERICS if len(places) > 1 else Fault.UNDECIDED
+    return Fault.NUMERICS if len({divergence.first_rollback for divergence in fixed}) > 1 else Fault.UNDECIDED
 
 
 # What one request proves holds for all: a row with other bits before any rollback explains every later difference.

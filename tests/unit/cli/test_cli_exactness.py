@@ -23,6 +23,7 @@ from pylucebox.cli._exactness_report import Report, document, sentences, table
 from pylucebox.cli._exactness_run import Bench, Case, CaseResult, run_case
 from pylucebox.cli._exactness_verdict import (
     WIDTHS,
+    CaseVerdict,
     Drawn,
     Fault,
     Trace,
@@ -47,7 +48,7 @@ class Faulty(FakeSession):
     """A session whose logits are off by a little, in one way.
 
     ``"numerics"``: rows that run with others, from token `begins` on. ``"rollback"``: every row after drafts were taken
-    back. ``"sampler"``: no logits are off, but the token of row 1 and its followers are others.
+    back, from token `begins` on. ``"sampler"``: no logits are off, but the token of row 1 and its followers are others.
     """
 
     def __init__(self, reply: bytes, fault: str, *, begins: int = 0, **options: Any) -> None:
@@ -75,8 +76,8 @@ class Faulty(FakeSession):
 
     def logits(self, seq: int, row: int) -> npt.NDArray[np.float32]:
         values = super().logits(seq, row)
-        in_company = self._n_rows > 1 and self._n_drawn + row >= self._begins
-        if {"numerics": in_company, "rollback": self._has_residue}.get(self._fault, False):
+        is_late = self._n_drawn + row >= self._begins
+        if is_late and {"numerics": self._n_rows > 1, "rollback": self._has_residue}.get(self._fault, False):
             values[7] += np.float32(0.25)
         return values
 
@@ -89,6 +90,10 @@ def run(drafting: FakeSession, reply: bytes = REPLY, prompt: str = "p") -> CaseR
 
 def faulty(fault: str, **options: Any) -> CaseResult:
     return run(Faulty(REPLY, fault, holds=options.pop("holds", now_and_then), **options))
+
+
+def undecided() -> CaseVerdict:
+    return faulty("rollback", begins=20, holds=lambda n: n != 1).verdict
 
 
 def test_runs_that_are_the_same_have_no_fault_and_everything_was_compared() -> None:
@@ -133,10 +138,15 @@ def test_what_stays_of_drafts_that_were_taken_back_is_a_rollback_fault() -> None
     assert all(divergence.index == divergence.first_rollback + 1 for divergence in verdict.divergences)
 
 
-def test_rollback_at_the_same_place_at_all_widths_cannot_be_told_from_numerics() -> None:
+def test_what_begins_right_behind_the_same_rollback_at_all_widths_is_a_rollback_fault_too() -> None:
     verdict = faulty("rollback", holds=lambda n: n != 1).verdict
-    assert verdict.fault is Fault.UNDECIDED
-    assert verdict.same_index is True
+    assert {divergence.index for divergence in verdict.divergences if divergence.width} == {2}
+    assert (verdict.fault, verdict.same_index) == (Fault.ROLLBACK, True)
+
+
+def test_what_begins_long_after_the_same_rollback_at_all_widths_is_left_open() -> None:
+    assert undecided().fault is Fault.UNDECIDED
+    assert undecided().same_index is True
 
 
 def test_another_token_from_the_same_logits_is_a_fault_of_the_sampler() -> None:
@@ -148,11 +158,11 @@ def test_another_token_from_the_same_logits_is_a_fault_of_the_sampler() -> None:
 
 
 def test_one_proof_holds_for_all_requests() -> None:
-    none, undecided = run(FakeSession(REPLY)).verdict, faulty("rollback", holds=lambda n: n != 1).verdict
+    none = run(FakeSession(REPLY)).verdict
     rollback, numerics, sampler = (faulty(fault).verdict for fault in ("rollback", "numerics", "sampler"))
     assert overall([]) is overall([none]) is Fault.NONE
-    assert overall([none, undecided]) is Fault.UNDECIDED
-    assert overall([undecided, rollback]) is Fault.ROLLBACK
+    assert overall([none, undecided()]) is Fault.UNDECIDED
+    assert overall([undecided(), rollback]) is Fault.ROLLBACK
     assert overall([rollback, numerics]) is Fault.NUMERICS
     assert overall([numerics, sampler]) is Fault.SAMPLER
 
