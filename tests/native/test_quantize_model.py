@@ -28,7 +28,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("quantize") / "f32.gguf", K_QUANT_SPEC).model
 
 
-@pytest.mark.parametrize("type_name", FILE_TYPES)
+@pytest.mark.parametrize("type_name", ["f16", "q8_0", "q4_0", "q4_K", "iq4_xs", "q2_K"])
 def test_every_type_has_the_bytes_of_the_quantiser_and_runs(source: Path, tmp_path: Path, type_name: str) -> None:
     done = quantize_model(source, tmp_path / "out.gguf", type_name, n_threads=2)
     values, written = read_f32(source), read_model(done.written.path)
@@ -95,17 +95,21 @@ def test_norms_of_two_dimensions_are_kept_and_mended(source: Path, tmp_path: Pat
 
 
 def test_eight_bits_hardly_change_the_logits_and_two_do(source: Path, tmp_path: Path) -> None:
-    def logprobs(path: Path) -> list[float]:
+    def logprobs(path: Path) -> dict[int, float]:
         with Engine(path, n_ctx=64, n_threads=1, mtp="off") as engine:
-            done = engine.generate("One, two, three", max_tokens=1, logprobs=20)
-            assert done.logprobs is not None
-            return [entry.logprob for entry in sorted(done.logprobs[0].top, key=lambda entry: entry.token_id)][:5]
+            done = engine.generate("One, two, three", max_tokens=1, logprobs=100)
+        assert done.logprobs is not None
+        return {entry.token_id: entry.logprob for entry in done.logprobs[0].top}
+
+    def farthest(found: dict[int, float]) -> float:
+        likely = sorted(exact, key=lambda token: -exact[token])[:5]
+        return max(abs(found.get(token, -100.0) - exact[token]) for token in likely)
 
     exact = logprobs(source)
-    fine = logprobs(quantize_model(source, tmp_path / "fine.gguf", "q8_0").written.path)
-    coarse = logprobs(quantize_model(source, tmp_path / "coarse.gguf", "q2_K").written.path)
-    assert np.abs(np.subtract(exact, fine)).max() < 0.3
-    assert np.abs(np.subtract(exact, coarse)).max() > np.abs(np.subtract(exact, fine)).max()
+    fine = farthest(logprobs(quantize_model(source, tmp_path / "fine.gguf", "q8_0").written.path))
+    coarse = farthest(logprobs(quantize_model(source, tmp_path / "coarse.gguf", "q2_K").written.path))
+    assert fine < 0.5
+    assert fine < coarse / 3
 
 
 def test_an_mtp_file_becomes_smaller_too(tmp_path: Path) -> None:
@@ -181,7 +185,7 @@ def test_the_command_prints_a_table_and_what_it_wrote(tmp_path: Path, capsys: py
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
     assert lines[0] == "Tensors"
-    assert any(line.split()[-3:-1] == ["q4_K", "38"] for line in lines)
+    assert any(line.split()[-4:-2] == ["q4_K", "38"] for line in lines)
     assert lines[-1].startswith(f"wrote {out}, ")
     assert "100 of 100 %" in captured.err
 
@@ -196,6 +200,14 @@ def test_the_command_with_json_gives_one_document(
     assert {tensor["role"] for tensor in found["tensors"]} == {"decides", "table", "steers", "bulk", "drafts"}
 
 
+@pytest.fixture
+def folder_with_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory; it holds ``m.gguf``."""
+    monkeypatch.chdir(tmp_path)
+    write_tiny_model("m.gguf", TinySpec())
+    return tmp_path
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "kind"),
     [
@@ -207,17 +219,10 @@ def test_the_command_with_json_gives_one_document(
     ],
 )
 def test_refusals_are_one_message_and_data(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: tuple[str, ...],
-    status: int,
-    kind: str,
+    folder_with_model: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], status: int, kind: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_tiny_model("m.gguf", TinySpec())
     assert main(["quantize", *arguments, "--json"]) == status
     captured = capsys.readouterr()
     assert json.loads(captured.out)["error"]["type"] == kind
     assert "Traceback" not in captured.err
-    assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
+    assert [path.name for path in folder_with_model.iterdir()] == ["m.gguf"]
