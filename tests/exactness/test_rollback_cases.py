@@ -9,7 +9,7 @@ same tokens one by one: keys and values, index and pooled keys, delta nets, conv
 the session, the MTP block's cache included, must have the bytes of one whose MTP block only read along, and the next
 step must give the same logits, so nothing that a state does not hold is left behind either.
 
-`CASES` is made by the rules below it; nothing is left out or repeated.
+`make_cases` makes them by the rules above it, and counts what each rule gives.
 """
 
 from __future__ import annotations
