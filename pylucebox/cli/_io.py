@@ -85,7 +85,7 @@ def abandon_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def progress(total: int, label: str) -> AbstractContextManager[Progress]:
+def progress(total: int, label: str, unit: str = "runs") -> AbstractContextManager[Progress]:
     """Show progress on standard error: a bar on a terminal, a line per tenth of the work elsewhere.
 
     Parameters
@@ -94,30 +94,33 @@ def progress(total: int, label: str) -> AbstractContextManager[Progress]:
         Units of work.
     label
         What is being done.
+    unit
+        What the units are, for the lines.
 
     Returns
     -------
     context manager
         Gives a `Progress`.
     """
-    return _progress_bar(total, label) if sys.stderr.isatty() else _progress_lines(total, label)
+    return _progress_bar(total, label) if sys.stderr.isatty() else _progress_lines(total, label, unit)
 
 
 @contextmanager
-def _progress_lines(total: int, label: str) -> Iterator[Progress]:
-    yield _Lines(total, label)
+def _progress_lines(total: int, label: str, unit: str) -> Iterator[Progress]:
+    yield _Lines(total, label, unit)
 
 
 class _Lines:
-    def __init__(self, total: int, label: str) -> None:
+    def __init__(self, total: int, label: str, unit: str) -> None:
         self._total = total
         self._label = label
+        self._unit = unit
         self._done = 0
 
     def __call__(self, what: str) -> None:
         before, self._done = self._done, self._done + 1
         if self._done * 10 // self._total > before * 10 // self._total:
-            note(f"{self._label}: {self._done} of {self._total} runs ({what})")
+            note(f"{self._label}: {self._done} of {self._total} {self._unit} ({what})")
 
     def say(self, text: str) -> None:
         print(text, flush=True)

@@ -7,13 +7,13 @@ implementation to the last digits, without the rounding of activations that quan
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from pylucebox._dequantize import DECODERS
 from pylucebox._errors import InvalidArgumentError
 from pylucebox._gguf import GgufFile, read_file
 from pylucebox._gguf_parse import DEFAULT_ALIGNMENT, TENSOR_TYPES
@@ -119,31 +119,10 @@ def _decode(file: GgufFile, data: bytes) -> dict[str, Array]:
     start = end + -end % _alignment(file)
     arrays = {}
     for tensor in file.tensors.values():
-        decoder = _DECODERS.get(tensor.type_name)
+        decoder = DECODERS.get(tensor.type_name)
         if decoder is None:
-            allowed = f"a file of {', '.join(_DECODERS)} tensors"
+            allowed = f"a file of {', '.join(DECODERS)} tensors"
             raise InvalidArgumentError(argument=tensor.name, value=tensor.type_name, allowed=allowed)
         at = start + tensor.offset
         arrays[tensor.name] = decoder(data[at : at + tensor.n_bytes]).reshape(tensor.shape[::-1])
     return arrays
-
-
-def _decode_bf16(data: bytes) -> Array:
-    # the upper half of a float32
-    values: Array = (np.frombuffer(data, "<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return values
-
-
-def _decode_q8_0(data: bytes) -> Array:
-    # block: a scale as f16, then 32 signed bytes
-    blocks = np.frombuffer(data, np.dtype([("scale", "<f2"), ("levels", np.int8, 32)]))
-    values: Array = blocks["levels"].astype(np.float32) * blocks["scale"].astype(np.float32)[:, None]
-    return values
-
-
-_DECODERS: dict[str, Callable[[bytes], Array]] = {
-    "f32": lambda data: np.frombuffer(data, "<f4").astype(np.float32),
-    "f16": lambda data: np.frombuffer(data, "<f2").astype(np.float32),
-    "bf16": _decode_bf16,
-    "q8_0": _decode_q8_0,
-}
