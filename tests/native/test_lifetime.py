@@ -45,6 +45,7 @@ def open_and_use(path: Path) -> None:
 
 
 @ON_LINUX
+@pytest.mark.skipif("LUCEBOX_SANITIZED" in os.environ, reason="the sanitizers keep what was freed for a while")
 @pytest.mark.parametrize("rounds", [40, pytest.param(1000, marks=pytest.mark.soak)])
 def test_opening_and_closing_leaves_nothing_behind(write_model: WriteModel, rounds: int) -> None:
     path = write_model(TinySpec()).model
