@@ -11,6 +11,9 @@ namespace lucebox {
 
 namespace {
 
+// Tokens; more than any context holds.
+const int32_t MAX_HISTORY = 1 << 24;
+
 std::vector<std::string> split_names(const char * text) {
     std::vector<std::string> names;
     std::stringstream        stream(text);
@@ -45,6 +48,13 @@ void require_finite(const lucebox_sampler_params & p) {
     }
     if (p.mirostat < 0 || p.mirostat > 2) {
         fail(LUCEBOX_ERR_ARGUMENT, "mirostat is %d; it must be 0, 1 or 2", p.mirostat);
+    }
+}
+
+// Upstream keeps so many tokens in a buffer that it allocates whole.
+void require_history(const char * name, int32_t n_tokens) {
+    if (n_tokens < -1 || n_tokens > MAX_HISTORY) {
+        fail(LUCEBOX_ERR_ARGUMENT, "%s is %d; it must be -1..%d", name, n_tokens, MAX_HISTORY);
     }
 }
 
@@ -112,6 +122,9 @@ void apply_chat(const model_state & model, const char * chat_json, int32_t budge
 
 void read_params(const model_state & model, const lucebox_sampler_params & in, common_params_sampling & out) {
     require_finite(in);
+    require_history("n_prev", in.n_prev);
+    require_history("penalty_last_n", in.penalty_last_n);
+    require_history("dry_penalty_last_n", in.dry_penalty_last_n);
     out.seed               = in.seed;
     out.n_prev             = in.n_prev;
     out.min_keep           = in.min_keep;

@@ -147,3 +147,13 @@ def test_chat_json_that_is_none(ffi: Any, lib: Any, model: Model, chat: bytes) -
     params.chat_json = text
     with model.handle as handle:
         refused(lib.lucebox_sampler_open(handle, params, ffi.new("lucebox_sampler **")), "chat_json")
+
+
+@pytest.mark.parametrize("field", ["n_prev", "penalty_last_n", "dry_penalty_last_n"])
+@pytest.mark.parametrize("value", [-2, 2**24 + 1, 2**31 - 1])
+def test_history_that_would_take_all_memory(ffi: Any, lib: Any, model: Model, field: str, value: int) -> None:
+    params = ffi.new("lucebox_sampler_params *")
+    lib.lucebox_sampler_params_init(params)
+    setattr(params, field, value)
+    with model.handle as handle:
+        refused(lib.lucebox_sampler_open(handle, params, ffi.new("lucebox_sampler **")), field)
