@@ -8,6 +8,7 @@
 #include "json.h"
 #include "log.h"
 
+#include <cmath>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -84,6 +85,17 @@ struct log_installer {
         common_log_set_verbosity_thold(LOG_LEVEL_WARN);
     }
 } const install_log;
+
+// Scales are halves, and the search for the best ones aborts on what is no number or overflows on the way.
+void require_storable(const float * values, int64_t n, const char * type_name) {
+    const float most = 65504.0f;
+    for (int64_t i = 0; i < n; ++i) {
+        if (!(std::fabs(values[i]) <= most)) {
+            fail(LUCEBOX_ERR_ARGUMENT, "value %lld is %g; %s holds numbers up to %g", (long long) i, values[i],
+                 type_name, most);
+        }
+    }
+}
 
 const char * device_kind(enum ggml_backend_dev_type type) {
     switch (type) {
@@ -277,6 +289,9 @@ lucebox_status lucebox_quantize(const char * type_name, const float * rows, int6
         if (type == GGML_TYPE_F32) {
             std::memcpy(out, rows, size);
             return;
+        }
+        if (type != GGML_TYPE_BF16) {
+            require_storable(rows, n_rows * n_per_row, type_name);
         }
         // the i-quants that cannot do without an importance matrix get a flat one
         std::vector<float> importance;

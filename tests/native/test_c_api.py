@@ -121,6 +121,13 @@ def test_types_that_floats_cannot_be_stored_as(ffi: Any, lib: Any, name: bytes) 
     refused(status, "cannot be stored" if name not in (b"nothing", b"") else "no tensor type")
 
 
+@pytest.mark.parametrize("name", [b"f16", b"q8_0", b"q4_K", b"iq2_xxs", b"iq4_nl"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1e30, 65536.0])
+def test_values_that_the_search_for_scales_cannot_take(ffi: Any, lib: Any, name: bytes, value: float) -> None:
+    rows, out, size = ffi.new("float[256]", [value] * 256), ffi.new("char[4096]"), ffi.new("size_t *")
+    refused(lib.lucebox_quantize(name, rows, 1, 256, out, 4096, size), "holds numbers up to")
+
+
 @pytest.mark.parametrize(("n_rows", "n_per_row"), [(2**62, 32), (2**60, 2**60), (-1, 32), (1, 0), (2**31, 2**31)])
 def test_sizes_that_no_memory_holds(ffi: Any, lib: Any, n_rows: int, n_per_row: int) -> None:
     status = lib.lucebox_quantize(b"q8_0", ffi.NULL, n_rows, n_per_row, ffi.NULL, 0, ffi.new("size_t *"))
