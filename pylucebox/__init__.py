@@ -1,107 +1,28 @@
 """Generate text with Qwen3.8-Flash-Next and its own MTP block, on a patched llama.cpp.
 
-Start with `Engine`. Importing the package loads nothing native; opening an engine does.
+Start with `Engine`. Importing the package loads next to nothing: the first use of a name loads the Python code, and
+opening an engine loads the native library. A command that starts can so be interrupted from its first moment on.
 """
 
-from pylucebox._backends import Backend, Device, SystemInfo, system_info
-from pylucebox._build import BuildInfo
-from pylucebox._chat import ChatStep
-from pylucebox._dispatch import BackEnd, Dispatch, Kernels, Promise
-from pylucebox._engine import Engine
-from pylucebox._errors import (
-    BackendError,
-    BackendUnavailableError,
-    BuildError,
-    BuildMismatchError,
-    CancelledError,
-    ClosedError,
-    ContextFullError,
-    DecodeError,
-    InvalidArgumentError,
-    LibraryNotFoundError,
-    LoadError,
-    LuceboxError,
-    ModelFormatError,
-    ModelNotFoundError,
-    OutOfMemoryError,
-    RollbackError,
-    SamplingError,
-    SequenceStateError,
-    SidecarMismatchError,
-    SidecarNotFoundError,
-    SpecUnavailableError,
-    WriteError,
-)
-from pylucebox._model import ModelInfo
-from pylucebox._native_session import SessionInfo
-from pylucebox._result import ChatCompletion, Completion, CycleInfo, Step, TokenLogprob, token_digest
-from pylucebox._sampling import SamplingParams
-from pylucebox._sidecar import Candidate, SidecarVerdict, find_sidecar
-from pylucebox._spec import SpecReason, SpecState
-from pylucebox._stats import RequestStats, SpecStats
-from pylucebox._version import __version__
-from pylucebox._width import CycleContext, CycleObservation, FixedWidth, PlaceholderWidth, WidthPolicy
+import typing as _typing
 
-__all__ = [
-    "BackEnd",
-    "Backend",
-    "BackendError",
-    "BackendUnavailableError",
-    "BuildError",
-    "BuildInfo",
-    "BuildMismatchError",
-    "CancelledError",
-    "Candidate",
-    "ChatCompletion",
-    "ChatStep",
-    "ClosedError",
-    "Completion",
-    "ContextFullError",
-    "CycleContext",
-    "CycleInfo",
-    "CycleObservation",
-    "DecodeError",
-    "Device",
-    "Dispatch",
-    "Engine",
-    "FixedWidth",
-    "InvalidArgumentError",
-    "Kernels",
-    "LibraryNotFoundError",
-    "LoadError",
-    "LuceboxError",
-    "ModelFormatError",
-    "ModelInfo",
-    "ModelNotFoundError",
-    "OutOfMemoryError",
-    "PlaceholderWidth",
-    "Promise",
-    "RequestStats",
-    "RollbackError",
-    "SamplingError",
-    "SamplingParams",
-    "SequenceStateError",
-    "SessionInfo",
-    "SidecarMismatchError",
-    "SidecarNotFoundError",
-    "SidecarVerdict",
-    "SpecReason",
-    "SpecState",
-    "SpecStats",
-    "SpecUnavailableError",
-    "Step",
-    "SystemInfo",
-    "TokenLogprob",
-    "WidthPolicy",
-    "WriteError",
-    "__version__",
-    "find_sidecar",
-    "system_info",
-    "token_digest",
-]
+from pylucebox._version import __version__ as __version__
 
-# Tracebacks, reprs and documentation show where a name is imported from, not where it is written.
-for _name in __all__:
-    if hasattr(globals()[_name], "__module__"):
-        globals()[_name].__module__ = __name__
-del _name
+if _typing.TYPE_CHECKING:
+    from pylucebox._public import *  # noqa: F403
+
+
+def __getattr__(name: str) -> _typing.Any:
+    if name == "__all__" or not name.startswith("_"):
+        from pylucebox import _public  # noqa: PLC0415 - the point of it all
+
+        globals().update({public: getattr(_public, public) for public in ("__all__", *_public.__all__)})
+        if name in globals():
+            return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    from pylucebox import _public  # noqa: PLC0415
+
+    return sorted({*globals(), *_public.__all__})

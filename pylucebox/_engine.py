@@ -273,6 +273,10 @@ class Engine:
             The engine was closed, possibly while the stream ran.
         DecodeError
             The model could not be run. The engine stays usable.
+        OutOfMemoryError
+            An allocation failed. The engine stays usable.
+        LoadError
+            The model's file was changed since it was opened. Open it again.
         """
         request = self._rules.request(
             self._tokens(prompt),

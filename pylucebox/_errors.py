@@ -21,7 +21,7 @@ The builtin in brackets is a second base, so ordinary handlers such as ``except 
     │  ├─ RollbackError                         the sequence must be cleared
     │  ├─ SamplingError
     │  └─ SequenceStateError
-    ├─ InvalidArgumentError (ValueError)        .argument .value .allowed
+    ├─ InvalidArgumentError (ValueError)        .argument .value .allowed .reason
     ├─ ClosedError (RuntimeError)               .what
     └─ SpecUnavailableError                     .reason_code .reason; only with spec="require"
 
@@ -67,7 +67,7 @@ StrPath = str | os.PathLike[str]
 _MAX_SHOWN = 120
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """Return a short `repr` that cannot fail, whatever the caller passed in."""
     try:
         text = repr(value)
@@ -351,7 +351,7 @@ class SidecarMismatchError(LoadError, ValueError):
         super().__init__(
             failed if path is None else f"{failed}: {os.fspath(path)}",
             path=path,
-            seen=f"{field} is {_shown(model_value)} in the model and {_shown(sidecar_value)} in the MTP file",
+            seen=f"{field} is {shown(model_value)} in the model and {shown(sidecar_value)} in the MTP file",
             advice=advice,
             native_log=native_log,
         )
@@ -446,25 +446,32 @@ class InvalidArgumentError(LuceboxError, ValueError):
     value
         What was passed.
     allowed
-        What would have been accepted, in words.
+        What would have been accepted, in words; empty when only `reason` is known.
+    reason
+        What is wrong with the value; empty when `allowed` says it all.
     """
+
+    default_advice = "Correct the value."
 
     def __init__(
         self,
         *,
         argument: str,
         value: object,
-        allowed: str,
+        allowed: str = "",
+        reason: str = "",
         advice: str | None = None,
         native_log: Iterable[str] = (),
     ) -> None:
         self.argument = argument
         self.value = value
         self.allowed = allowed
+        self.reason = reason
+        got = f"got {shown(value)}"
         super().__init__(
             f"invalid argument {argument!r}",
-            seen=f"got {_shown(value)}",
-            advice=f"Allowed: {allowed}." if advice is None else advice,
+            seen=f"{got}: {reason}" if reason else got,
+            advice=f"Allowed: {allowed}." if allowed and advice is None else advice,
             native_log=native_log,
         )
 

@@ -272,7 +272,7 @@ def failure(
     if status in plain:
         error = plain[status](what, seen=seen, native_log=log)
     elif status == lib.LUCEBOX_ERR_ARGUMENT:
-        error = InvalidArgumentError(argument=argument or what, value=value, allowed=seen, native_log=log)
+        error = InvalidArgumentError(argument=argument or what, value=value, reason=seen, native_log=log)
     elif status == lib.LUCEBOX_ERR_CONTEXT_FULL:
         error = ContextFullError(what, n_ctx=n_ctx, n_needed=n_needed, native_log=log)
     elif status == lib.LUCEBOX_ERR_BACKEND:

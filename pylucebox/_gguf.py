@@ -11,12 +11,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from pylucebox._errors import LoadError, ModelFormatError, ModelNotFoundError, StrPath
-from pylucebox._gguf_parse import ArraySpan, TensorInfo, Value, ValueSpan, parse_header
+from pylucebox._errors import LoadError, ModelFormatError, ModelNotFoundError, StrPath, shown
+from pylucebox._gguf_parse import ArraySpan, Budget, TensorInfo, Value, ValueSpan, parse_header
 
 __all__ = ["ArraySpan", "GgufFile", "GgufModel", "TensorInfo", "Value", "read_file", "read_model"]
 
 _CHUNK_BYTES: Final = 1 << 20
+# The largest models come in some 200. As in the native loader's checks (model.cpp).
+_MAX_SPLITS: Final = 1024
 
 _SPLIT_NAME = re.compile(r"(?P<prefix>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
@@ -143,13 +145,15 @@ class GgufModel:
         return file.read_bytes(file.data_offset + tensor.offset + start, tensor.n_bytes if n_bytes is None else n_bytes)
 
 
-def read_file(path: StrPath) -> GgufFile:
+def read_file(path: StrPath, budget: Budget | None = None) -> GgufFile:
     """Read the header of one GGUF file.
 
     Parameters
     ----------
     path
         A regular file; links are followed.
+    budget
+        What the file may make the reader read and keep; None takes that of a whole model.
 
     Raises
     ------
@@ -167,7 +171,7 @@ def read_file(path: StrPath) -> GgufFile:
         regular = stat.S_ISREG(status.st_mode)  # opening a pipe or a device could block for ever
         if regular:
             with path.open("rb") as file:
-                header = parse_header(file, status.st_size, path)
+                header = parse_header(file, status.st_size, path, budget)
     except LoadError:
         raise
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -204,10 +208,17 @@ def read_model(path: StrPath) -> GgufModel:
     LoadError
         A file may not be read.
     """
-    named = read_file(path)
+    budget = Budget()
+    named = read_file(path, budget)
     n_splits = named.get_int("split.count", 1) or 1
     if n_splits == 1:
         return GgufModel((named,), named.tensors)
+    if not 1 < n_splits <= _MAX_SPLITS:
+        raise ModelFormatError(
+            f"cannot read {str(named.path)!r}",
+            path=named.path,
+            seen=f"it claims to be one of {n_splits} splits; this build reads 1 to {_MAX_SPLITS}",
+        )
 
     match = _SPLIT_NAME.fullmatch(named.path.name)
     if match is None or int(match["count"]) != n_splits:
@@ -225,7 +236,7 @@ def read_model(path: StrPath) -> GgufModel:
             path=missing[0],
             seen=f"{len(missing)} of {n_splits} splits are missing, first {missing[0].name}",
         )
-    files = tuple(named if split == named.path else read_file(split) for split in paths)
+    files = tuple(named if split == named.path else read_file(split, budget) for split in paths)
     return GgufModel(files, _merge_tensors(files))
 
 
@@ -265,7 +276,7 @@ def _merge_tensors(files: tuple[GgufFile, ...]) -> Mapping[str, TensorInfo]:
 
 
 def _wrong_type(path: Path, key: str, wanted: str, value: Value) -> ModelFormatError:
-    return ModelFormatError(f"cannot read {str(path)!r}", path=path, seen=f"{key} is {value!r}, not {wanted}")
+    return ModelFormatError(f"cannot read {str(path)!r}", path=path, seen=f"{key} is {shown(value)}, not {wanted}")
 
 
 def _why(error: Exception) -> str:

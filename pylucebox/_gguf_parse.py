@@ -5,22 +5,23 @@ pairs, one record per tensor, padding to ``general.alignment``, tensor data. A s
 array is a u32 element type, a u64 count and its elements.
 
 A header comes from anywhere, so nothing in it is believed: each count and length is compared with the bytes that are
-left in the file before anything is allocated or skipped, and what is kept in memory has a budget. The file is read
-through a window instead of being mapped, because a mapped file that another program truncates kills the process.
+left in the file before anything is allocated or skipped, and the whole of a model, all its splits together, has a
+budget. The file is read through a window instead of being mapped, because a mapped file that another program truncates
+kills the process.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO, NamedTuple, NoReturn
 
 from pylucebox._errors import ModelFormatError
 
-__all__ = ["ArraySpan", "Header", "TensorInfo", "Value", "ValueSpan", "parse_header"]
+__all__ = ["ArraySpan", "Budget", "Header", "TensorInfo", "Value", "ValueSpan", "parse_header"]
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -28,12 +29,6 @@ DEFAULT_ALIGNMENT = 32
 MAX_DIMS = 4
 MAX_NAME_BYTES = 63  # ggml keeps tensor names in 64 bytes, NUL included
 
-# A real header has some 60 keys, 1300 tensors and two string arrays of 250 000 entries. The limits leave room and keep
-# a file made to be slow from holding the caller up.
-MAX_KEYS = 65_536
-MAX_TENSORS = 262_144
-MAX_ARRAY_STRINGS = 1 << 24
-MAX_HELD_BYTES = 64 << 20
 MAX_HELD_ITEMS = 4_096  # longer arrays of numbers, and all arrays of strings, are left in the file
 
 _WINDOW_BYTES = 1 << 20
@@ -166,17 +161,54 @@ class Header(NamedTuple):
     data_offset: int
 
 
+@dataclass(slots=True)
+class Budget:
+    """What may still be read of a model; its files draw on one budget.
+
+    A real model has some 60 keys, 1300 tensors and two string arrays of 250 000 entries and 3 MB each. The defaults
+    leave room, and keep a file that was made to be slow from holding the caller up or filling the memory.
+
+    Attributes
+    ----------
+    keys, tensors
+        Entries of the two tables.
+    strings
+        Entries of string arrays, which are walked over one by one.
+    held_bytes
+        Text and numbers that are kept in memory.
+    array_bytes
+        Arrays that are left in the file. llama.cpp reads them all.
+    """
+
+    keys: int = 65_536
+    tensors: int = 262_144
+    strings: int = 1 << 22
+    held_bytes: int = 64 << 20
+    array_bytes: int = 1 << 30
+
+
+_MOST = Budget()
+_BUDGET_WORDS = {
+    "keys": "metadata keys",
+    "tensors": "tensors",
+    "strings": "strings in arrays",
+    "held_bytes": "bytes of text and numbers",
+    "array_bytes": "bytes of arrays",
+}
+assert set(_BUDGET_WORDS) == {field.name for field in fields(Budget)}
+
+
 class _Cursor:
     """A forward reader that checks every step against the file's size."""
 
-    def __init__(self, file: BinaryIO, size: int, path: Path) -> None:
+    def __init__(self, file: BinaryIO, size: int, path: Path, budget: Budget) -> None:
         self.size = size
         self.path = path
         self._file = file
         self._window = b""
         self._base = 0  # file offset of the window
         self._at = 0  # position in the window
-        self._held = 0
+        self._budget = budget
 
     def fail(self, seen: str, advice: str | None = None) -> NoReturn:
         raise ModelFormatError(f"cannot read {str(self.path)!r} as GGUF", path=self.path, seen=seen, advice=advice)
@@ -187,11 +219,13 @@ class _Cursor:
     def left(self) -> int:
         return self.size - self.tell()
 
-    def hold(self, n_bytes: int, what: str) -> None:
-        """Account for memory that stays in use, before it is allocated."""
-        self._held += n_bytes
-        if self._held > MAX_HELD_BYTES:
-            self.fail(f"its header holds more than {MAX_HELD_BYTES >> 20} MiB of text and numbers (at {what})")
+    def spend(self, kind: str, amount: int, what: str) -> None:
+        """Take from the budget, before anything is allocated or walked over."""
+        left = getattr(self._budget, kind) - amount
+        if left < 0:
+            most = getattr(_MOST, kind)
+            self.fail(f"{what} asks for {amount} {_BUDGET_WORDS[kind]}; this build reads {most} of a model")
+        setattr(self._budget, kind, left)
 
     def require(self, n_bytes: int, what: str) -> None:
         if n_bytes > self.left():
@@ -223,7 +257,7 @@ class _Cursor:
     def text(self, what: str) -> bytes:
         n_bytes = self.u64(what)
         self.require(n_bytes, what)
-        self.hold(n_bytes, what)
+        self.spend("held_bytes", n_bytes, what)
         return self.take(n_bytes, what)
 
     def skip_strings(self, count: int, what: str) -> None:
@@ -251,7 +285,7 @@ class _Cursor:
             self.fail(f"the file became shorter while {what} was read", "Wait until the download is complete.")
 
 
-def parse_header(file: BinaryIO, size: int, path: Path) -> Header:
+def parse_header(file: BinaryIO, size: int, path: Path, budget: Budget | None = None) -> Header:
     """Parse a header.
 
     Parameters
@@ -262,13 +296,15 @@ def parse_header(file: BinaryIO, size: int, path: Path) -> Header:
         Its size in bytes.
     path
         Named in messages.
+    budget
+        What may be read, which is taken from it; None takes a new one.
 
     Raises
     ------
     ModelFormatError
-        It is no GGUF file, its header is damaged, or tensor data is missing at its end.
+        It is no GGUF file, its header is damaged or beyond the budget, or tensor data is missing at its end.
     """
-    cursor = _Cursor(file, size, path)
+    cursor = _Cursor(file, size, path, Budget() if budget is None else budget)
     magic = cursor.take(4, "the magic number")
     if magic != MAGIC:
         cursor.fail(f"it starts with {magic!r}, not with {MAGIC!r}", "Give the path of a GGUF file.")
@@ -282,12 +318,10 @@ def parse_header(file: BinaryIO, size: int, path: Path) -> Header:
     n_keys = cursor.u64("the key count")
     # The smallest key is a length, one character, a type and a byte; the smallest tensor record a length, one
     # character, the number of dimensions, a type and an offset.
-    for what, count, smallest, limit in (
-        ("metadata keys", n_keys, 8 + 1 + 4 + 1, MAX_KEYS),
-        ("tensors", n_tensors, 8 + 1 + 4 + 4 + 8, MAX_TENSORS),
-    ):
-        if count > limit or count * smallest > cursor.left():
-            cursor.fail(f"it claims to have {count} {what}; its size and this build allow {limit} at most")
+    for kind, count, smallest in (("keys", n_keys, 8 + 1 + 4 + 1), ("tensors", n_tensors, 8 + 1 + 4 + 4 + 8)):
+        if count * smallest > cursor.left():
+            cursor.fail(f"it claims to have {count} {_BUDGET_WORDS[kind]}, which its size does not allow")
+        cursor.spend(kind, count, "its header")
 
     metadata, value_spans = _read_metadata(cursor, n_keys)
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
@@ -332,11 +366,11 @@ def _read_array(cursor: _Cursor, what: str) -> Value:
     kind = cursor.u32(what)
     length = cursor.u64(what)
     if kind == _STRING:
-        if length > MAX_ARRAY_STRINGS:
-            cursor.fail(f"{what} has {length} strings, this build allows {MAX_ARRAY_STRINGS}")
         cursor.require(8 * length, what)
+        cursor.spend("strings", length, what)
         offset = cursor.tell()
         cursor.skip_strings(length, what)
+        cursor.spend("array_bytes", cursor.tell() - offset, what)
         return ArraySpan(kind, length, offset, cursor.tell() - offset)
 
     layout = _SCALARS.get(kind)
@@ -345,10 +379,12 @@ def _read_array(cursor: _Cursor, what: str) -> Value:
     n_bytes = layout.size * length
     if length > MAX_HELD_ITEMS:
         offset = cursor.tell()
+        cursor.require(n_bytes, what)
+        cursor.spend("array_bytes", n_bytes, what)
         cursor.skip(n_bytes, what)
         return ArraySpan(kind, length, offset, n_bytes)
     cursor.require(n_bytes, what)
-    cursor.hold(8 * length, what)
+    cursor.spend("held_bytes", 8 * length, what)
     items = struct.unpack(f"<{length}{layout.format[1:]}", cursor.take(n_bytes, what))
     return tuple(bool(item) for item in items) if kind == _BOOL else items
 

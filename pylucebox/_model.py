@@ -309,7 +309,7 @@ class Model:
         out = self._ffi.new("char **")
         with self._handle as model:
             status = self._lib.lucebox_chat_render(model, text, out)
-        what = "cannot render the chat request"
+        what = f"cannot render the chat request with {self.info.path!r}"
         _ffi.check(status, what, argument="messages", value=request.get("messages"), path=self.info.path)
         return _ffi.take_string(self._native, out)
 

@@ -345,7 +345,8 @@ class NativeSession:
         if status and self._calls.closing:
             _ffi.raise_pending()
             raise ClosedError(what="engine")
-        _ffi.check(status, what, argument=argument, value=value, n_ctx=self.n_ctx, n_needed=n_needed)
+        path = self._model.info.path if status == self._lib.LUCEBOX_ERR_IO else None
+        _ffi.check(status, what, path=path, argument=argument, value=value, n_ctx=self.n_ctx, n_needed=n_needed)
 
 
 def _open(native: _ffi.Native, model: Model, options: SessionOptions) -> Any:
@@ -360,7 +361,8 @@ def _open(native: _ffi.Native, model: Model, options: SessionOptions) -> Any:
     out = ffi.new("lucebox_session **")
     with model.handle as handle:
         status = lib.lucebox_session_open(handle, params, out)
-    _ffi.check(status, "cannot open a session", argument="session options", value=options)
+    what = f"cannot open a session on {model.info.path!r}"
+    _ffi.check(status, what, argument="session options", value=options)
     return out[0]
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 MAX_WIDTH = 8
 MAX_TOKENS = 1_000_000
@@ -33,6 +34,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise `UsageError`."""
         raise UsageError(message, self.format_usage())
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        # argparse takes no notice of output that cannot be written
+        (file or sys.stderr).write(message)
 
 
 def whole(low: int, high: int) -> Callable[[str], int]:

@@ -6,7 +6,6 @@ import dataclasses
 import enum
 import json
 import math
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -78,11 +77,6 @@ def use_tolerant_streams() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
-
-
-def abandon_stdout() -> None:
-    """Stop writing to a standard output that nobody reads, so that the interpreter's last flush is quiet too."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def progress(total: int, label: str, unit: str = "runs") -> AbstractContextManager[Progress]:

@@ -111,7 +111,8 @@ using namespace lucebox;
 
 lucebox_status lucebox_chat_render(const lucebox_model * model, const char * request_json, char ** out_json) {
     return guarded([&] {
-        const model_state & state = *model->state;
+        needed(out_json, "out_json");
+        const model_state & state = *needed(model, "model").state;
         if (!state.templates) {
             fail(LUCEBOX_ERR_FORMAT, "%s", state.templates_error.c_str());
         }
@@ -123,25 +124,36 @@ lucebox_status lucebox_chat_render(const lucebox_model * model, const char * req
         } catch (const error &) {
             throw;
         } catch (const std::exception & e) {
-            fail(LUCEBOX_ERR_ARGUMENT, "the chat request cannot be rendered: %s", e.what());
+            // upstream works out how replies are written by trying the template, whatever the request
+            const bool template_only = std::strstr(e.what(), "Unable to generate parser") != nullptr;
+            fail(template_only ? LUCEBOX_ERR_FORMAT : LUCEBOX_ERR_ARGUMENT, "the chat request cannot be rendered: %s",
+                 e.what());
         }
     });
 }
 
 lucebox_status lucebox_chat_parse(const char * render_json, const char * text, bool is_partial, char ** out_json) {
     return guarded([&] {
+        needed(out_json, "out_json");
         const common_json render = parse_object(render_json, "render result");
         if (text == nullptr || !present(render, "format")) {
             fail(LUCEBOX_ERR_ARGUMENT, "the text is NULL or the render result is not one of lucebox_chat_render()");
         }
         common_chat_parser_params params;
-        params.format            = (common_chat_format) render.at("format").get<int>();
-        params.reasoning_format  = common_reasoning_format_from_name(render.value("reasoning_format", "auto"));
-        params.generation_prompt = render.value("generation_prompt", "");
-        params.parse_tool_calls  = render.value("parse_tool_calls", false);
-        const std::string parser = render.value("parser", "");
-        if (!parser.empty()) {
-            params.parser.load(parser);
+        try {
+            params.format            = (common_chat_format) render.at("format").get<int>();
+            params.reasoning_format  = common_reasoning_format_from_name(render.value("reasoning_format", "auto"));
+            params.generation_prompt = render.value("generation_prompt", "");
+            params.parse_tool_calls  = render.value("parse_tool_calls", false);
+            const std::string parser = render.value("parser", "");
+            if (!parser.empty()) {
+                params.parser.load(parser);
+            }
+            common_chat_format_name(params.format); // throws for a number that is none
+        } catch (const std::bad_alloc &) {
+            throw;
+        } catch (const std::exception & e) {
+            fail(LUCEBOX_ERR_ARGUMENT, "the render result is not one of lucebox_chat_render(): %s", e.what());
         }
         try {
             const common_chat_msg message = common_chat_parse(text, is_partial, params);

@@ -221,7 +221,10 @@ using namespace lucebox;
 lucebox_status lucebox_session_cycle(lucebox_session * session, const lucebox_cycle_request * requests,
                                      lucebox_cycle_result * results, lucebox_cycle_stats * stats) {
     return guarded([&] {
-        std::vector<member> members = collect(*session, requests, results);
+        needed(requests, "requests");
+        needed(results, "results");
+        require_result(stats); // before anything is done that could not be reported
+        std::vector<member> members = collect(needed(session, "session"), requests, results);
         cap_rows(members);
         lucebox_cycle_stats found = {};
         try {
@@ -239,7 +242,9 @@ lucebox_status lucebox_session_cycle(lucebox_session * session, const lucebox_cy
 lucebox_status lucebox_session_draft(lucebox_session * session, int32_t seq, int32_t n, int32_t * tokens,
                                      float * probs) {
     return guarded([&] {
-        seq_state & state = session->ready(seq);
+        needed(tokens, "tokens");
+        needed(probs, "probs");
+        seq_state & state = needed(session, "session").ready(seq);
         if (!state.use_mtp) {
             fail(LUCEBOX_ERR_STATE, "sequence %d was prefilled without MTP", seq);
         }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "lucebox.h"
+#include "model_files.h"
 
 #include "chat.h"
 #include "common.h"
@@ -60,13 +61,29 @@ template <typename F> lucebox_status guarded(F && body) {
     }
 }
 
+// Smallest context, in tokens.
+constexpr uint32_t MIN_N_CTX = 16;
+
+// What an argument points to. Throws when it is NULL.
+template <typename T> T & needed(T * argument, const char * name) {
+    if (argument == nullptr) {
+        fail(LUCEBOX_ERR_ARGUMENT, "%s is NULL", name);
+    }
+    return *argument;
+}
+
+// Whether a struct's size can be that of one, of this header or an older one: whole fields, of which the first is there.
+template <typename T> bool is_size_of(size_t struct_size) {
+    return struct_size >= sizeof(size_t) && struct_size % alignof(T) == 0;
+}
+
 // Copy of a caller's struct. A caller compiled against an older header passes a shorter one; the fields it does
 // not know keep their defaults.
 template <typename T> T take_params(const T * params, void (*init)(T *)) {
     T out;
     init(&out);
-    if (params == nullptr || params->struct_size < sizeof(size_t)) {
-        fail(LUCEBOX_ERR_ARGUMENT, "params is NULL or its struct_size is not set");
+    if (params == nullptr || !is_size_of<T>(params->struct_size)) {
+        fail(LUCEBOX_ERR_ARGUMENT, "params is NULL or its struct_size is not that of a struct");
     }
     std::memcpy(&out, params, std::min(params->struct_size, sizeof(T)));
     out.struct_size = sizeof(T);
@@ -74,10 +91,14 @@ template <typename T> T take_params(const T * params, void (*init)(T *)) {
 }
 
 // The counterpart for results.
-template <typename T> void give_result(T * dst, T src) {
-    if (dst == nullptr || dst->struct_size < sizeof(size_t)) {
-        fail(LUCEBOX_ERR_ARGUMENT, "the result struct is NULL or its struct_size is not set");
+template <typename T> void require_result(const T * dst) {
+    if (dst == nullptr || !is_size_of<T>(dst->struct_size)) {
+        fail(LUCEBOX_ERR_ARGUMENT, "the result struct is NULL or its struct_size is not that of a struct");
     }
+}
+
+template <typename T> void give_result(T * dst, T src) {
+    require_result(dst);
     src.struct_size = dst->struct_size;
     std::memcpy(dst, &src, std::min(src.struct_size, sizeof(T)));
 }
@@ -101,7 +122,11 @@ class log_capture {
     std::string * outer;
 };
 
+// Whether upstream's account of a failure means that memory ran out.
+bool tells_of_memory(const std::string & cause);
+
 struct model_state {
+    model_files     files; // those that are mapped
     llama_model_ptr trunk;
     llama_model_ptr sidecar; // null when the MTP block is in the trunk's file, or absent
 

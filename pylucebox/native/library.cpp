@@ -8,6 +8,7 @@
 #include "json.h"
 #include "log.h"
 
+#include <cmath>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -84,6 +85,17 @@ struct log_installer {
         common_log_set_verbosity_thold(LOG_LEVEL_WARN);
     }
 } const install_log;
+
+// Scales are halves, and the search for the best ones aborts on what is no number or overflows on the way.
+void require_storable(const float * values, int64_t n, const char * type_name) {
+    const float most = 65504.0f;
+    for (int64_t i = 0; i < n; ++i) {
+        if (!(std::fabs(values[i]) <= most)) {
+            fail(LUCEBOX_ERR_ARGUMENT, "value %lld is %g; %s holds numbers up to %g", (long long) i, values[i],
+                 type_name, most);
+        }
+    }
+}
 
 const char * device_kind(enum ggml_backend_dev_type type) {
     switch (type) {
@@ -173,6 +185,15 @@ std::string log_capture::text_or(const std::string & fallback) const {
     return lines.empty() ? fallback : lines;
 }
 
+bool tells_of_memory(const std::string & cause) {
+    for (const char * sign : { "alloc", "out of memory", "Cannot allocate memory", "insufficient memory" }) {
+        if (cause.find(sign) != std::string::npos) {
+            return true;
+        }
+    }
+    return false;
+}
+
 enum ggml_type type_from_name(const char * name) {
     for (int i = 0; i < GGML_TYPE_COUNT; ++i) {
         const char * known = ggml_type_name((enum ggml_type) i);
@@ -233,6 +254,7 @@ lucebox_status lucebox_backends_load(const char * directory) {
 
 lucebox_status lucebox_system_info(char ** out_json) {
     return guarded([&] {
+        needed(out_json, "out_json");
         common_json info   = common_json::object();
         info["compiler"]   = std::string(LUCEBOX_COMPILER);
         info["build_type"] = std::string(LUCEBOX_BUILD_TYPE);
@@ -251,8 +273,13 @@ lucebox_status lucebox_quantize(const char * type_name, const float * rows, int6
             fail(LUCEBOX_ERR_ARGUMENT, "%lld rows of %lld values cannot be stored as %s, whose block is %lld values",
                  (long long) n_rows, (long long) n_per_row, type_name, (long long) ggml_blck_size(type));
         }
-        const size_t size = ggml_row_size(type, n_per_row) * (size_t) n_rows;
-        *out_size         = size;
+        // a value takes at most 8 bytes
+        if (n_rows > INT64_MAX / 8 / n_per_row) {
+            fail(LUCEBOX_ERR_ARGUMENT, "%lld rows of %lld values are more than any memory holds", (long long) n_rows,
+                 (long long) n_per_row);
+        }
+        const size_t size            = ggml_row_size(type, n_per_row) * (size_t) n_rows;
+        needed(out_size, "out_size") = size;
         if (out == nullptr) {
             return;
         }
@@ -263,13 +290,18 @@ lucebox_status lucebox_quantize(const char * type_name, const float * rows, int6
             std::memcpy(out, rows, size);
             return;
         }
+        if (type != GGML_TYPE_BF16) {
+            require_storable(rows, n_rows * n_per_row, type_name);
+        }
         // the i-quants that cannot do without an importance matrix get a flat one
         std::vector<float> importance;
         if (ggml_quantize_requires_imatrix(type)) {
             importance.assign((size_t) n_per_row, 1.0f);
         }
         const ggml_type_traits * traits = ggml_get_type_traits(type);
-        if (!traits->is_quantized && type != GGML_TYPE_F16 && type != GGML_TYPE_BF16) {
+        // the last two are what activations become on the way, and have no quantiser of their own
+        if ((!traits->is_quantized && type != GGML_TYPE_F16 && type != GGML_TYPE_BF16) || type == GGML_TYPE_Q8_1 ||
+            type == GGML_TYPE_Q8_K) {
             fail(LUCEBOX_ERR_ARGUMENT, "floats cannot be stored as %s", type_name);
         }
         ggml_quantize_chunk(type, rows, out, 0, n_rows, n_per_row, importance.empty() ? nullptr : importance.data());
@@ -278,10 +310,8 @@ lucebox_status lucebox_quantize(const char * type_name, const float * rows, int6
 
 lucebox_status lucebox_grammar_from_schema(const char * json_schema, char ** out_gbnf) {
     return guarded([&] {
-        if (json_schema == nullptr) {
-            fail(LUCEBOX_ERR_ARGUMENT, "the JSON schema is NULL");
-        }
-        require_shallow_json(json_schema, "JSON schema");
+        needed(out_gbnf, "out_gbnf");
+        require_shallow_json(&needed(json_schema, "json_schema"), "JSON schema");
         const common_json schema = common_json::parse_no_throw(json_schema);
         if (schema.is_discarded()) {
             fail(LUCEBOX_ERR_ARGUMENT, "the JSON schema is not valid JSON");

@@ -15,6 +15,9 @@ namespace {
 // Written by the patch series: RMS groups of the norm that takes the hidden state into the MTP block.
 const char * const KEY_HIDDEN_NORM_GROUPS = "qwen4exp.nextn_hidden_norm_groups";
 
+// As in the Python reader (_gguf.py).
+const int32_t MAX_SPLITS = 1024;
+
 struct gguf_closer {
     void operator()(gguf_context * file) const { gguf_free(file); }
 };
@@ -27,6 +30,7 @@ struct file_facts {
     bool        has_mtp           = false;
     uint32_t    n_hc              = 0;
     uint32_t    hidden_norm_groups = 0; // 0: the file does not say
+    std::vector<std::string> files; // the file itself and its splits
 };
 
 void require_readable(const char * path, const char * what) {
@@ -42,31 +46,70 @@ void require_readable(const char * path, const char * what) {
     }
 }
 
-file_facts read_facts(const char * path, const char * what) {
+using gguf_ptr = std::unique_ptr<gguf_context, gguf_closer>;
+
+gguf_ptr read_header(const char * path, const char * what) {
     require_readable(path, what);
 
     const log_capture capture;
     gguf_init_params  params = {};
     params.no_alloc          = true;
-    std::unique_ptr<gguf_context, gguf_closer> file(gguf_init_from_file(path, params));
+    gguf_ptr file(gguf_init_from_file(path, params));
     if (!file) {
         fail(LUCEBOX_ERR_FORMAT, "the %s '%s' is not a GGUF file: %s", what, path,
              capture.text_or("its header cannot be read").c_str());
     }
+    return file;
+}
+
+// The other files of a split model whose first file this is, as upstream finds them. Whatever is wrong with the names
+// or the count is upstream's to say.
+std::vector<std::string> later_splits(const gguf_context * first, const char * path) {
+    const int64_t id = gguf_find_key(first, "split.count");
+    if (id < 0 || gguf_get_kv_type(first, id) != GGUF_TYPE_UINT16) {
+        return {};
+    }
+    const int32_t     n = gguf_get_val_u16(first, id);
+    std::vector<char> text(std::strlen(path) + 64);
+    if (n < 2 || n > MAX_SPLITS || llama_split_prefix(text.data(), text.size(), path, 0, n) <= 0) {
+        return {};
+    }
+    const std::string        prefix = text.data();
+    std::vector<std::string> paths;
+    for (int32_t i = 1; i < n; ++i) {
+        llama_split_path(text.data(), text.size(), prefix.c_str(), i, n);
+        paths.emplace_back(text.data());
+    }
+    return paths;
+}
+
+void add_tensor_facts(const gguf_context * file, file_facts & facts) {
+    for (int64_t i = 0; i < gguf_get_n_tensors(file); ++i) {
+        const std::string name = gguf_get_tensor_name(file, i);
+        const size_t      at   = name.find(".nextn.");
+        const std::string part = at == std::string::npos ? name : name.substr(at + 1);
+        facts.has_mtp |= at != std::string::npos;
+        facts.has_embedding |= part == "token_embd.weight" || part == "nextn.embed_tokens.weight";
+        facts.has_head |= part == "output.weight" || part == "nextn.shared_head_head.weight";
+    }
+}
+
+file_facts read_facts(const char * path, const char * what) {
+    const gguf_ptr file = read_header(path, what);
 
     file_facts    facts;
     const int64_t arch_id = gguf_find_key(file.get(), "general.architecture");
     if (arch_id >= 0 && gguf_get_kv_type(file.get(), arch_id) == GGUF_TYPE_STRING) {
         facts.arch = gguf_get_val_str(file.get(), arch_id);
     }
+    facts.files.emplace_back(path);
     require_sane_model(file.get(), facts.arch, path, what);
-    for (int64_t i = 0; i < gguf_get_n_tensors(file.get()); ++i) {
-        const std::string name = gguf_get_tensor_name(file.get(), i);
-        const size_t      at   = name.find(".nextn.");
-        const std::string part = at == std::string::npos ? name : name.substr(at + 1);
-        facts.has_mtp |= at != std::string::npos;
-        facts.has_embedding |= part == "token_embd.weight" || part == "nextn.embed_tokens.weight";
-        facts.has_head |= part == "output.weight" || part == "nextn.shared_head_head.weight";
+    add_tensor_facts(file.get(), facts);
+    for (const std::string & split : later_splits(file.get(), path)) {
+        const gguf_ptr other = read_header(split.c_str(), what);
+        require_sane_tensors(other.get(), facts.arch, split.c_str(), what);
+        add_tensor_facts(other.get(), facts);
+        facts.files.push_back(split);
     }
     facts.n_hc               = read_u32(file.get(), "qwen4exp.hyper_connection.count");
     facts.hidden_norm_groups = read_u32(file.get(), KEY_HIDDEN_NORM_GROUPS);
@@ -76,11 +119,15 @@ file_facts read_facts(const char * path, const char * what) {
 struct load_hooks {
     lucebox_progress_callback callback;
     void *                    user_data;
+    const model_files &       files;
     bool                      cancelled = false;
 };
 
 bool on_progress(float fraction, void * user_data) {
     load_hooks * hooks = (load_hooks *) user_data;
+    if (!hooks->files.changed().empty()) {
+        return false;
+    }
     if (hooks->callback != nullptr && !hooks->callback(fraction, hooks->user_data)) {
         hooks->cancelled = true;
         return false;
@@ -133,14 +180,13 @@ llama_model_ptr load(const lucebox_model_params & params, const char * path, boo
 
     const log_capture capture;
     llama_model_ptr   model(llama_model_load_from_file(path, mparams));
+    hooks.files.require_unchanged();
     if (hooks.cancelled) {
         fail(LUCEBOX_ERR_CANCELLED, "loading the %s '%s' was cancelled", what, path);
     }
     if (!model) {
         const std::string cause = capture.text_or("the loader gave no reason");
-        const bool        memory =
-            cause.find("failed to allocate") != std::string::npos || cause.find("out of memory") != std::string::npos;
-        fail(memory ? LUCEBOX_ERR_MEMORY : LUCEBOX_ERR_FORMAT, "the %s '%s' cannot be loaded: %s", what, path,
+        fail(tells_of_memory(cause) ? LUCEBOX_ERR_MEMORY : LUCEBOX_ERR_FORMAT, "the %s '%s' cannot be loaded: %s", what, path,
              cause.c_str());
     }
     return model;
@@ -174,7 +220,7 @@ void require_match(const model_state & state, const char * mtp_path) {
 std::shared_ptr<model_state> open_model(const lucebox_model_params & params) {
     auto             state = std::make_shared<model_state>();
     const file_facts facts = read_facts(params.path, "model");
-    load_hooks       hooks = { params.progress, params.progress_user_data };
+    load_hooks       hooks = { params.progress, params.progress_user_data, state->files };
 
     if (params.mtp_in_file && params.mtp_path != nullptr) {
         fail(LUCEBOX_ERR_ARGUMENT, "mtp_in_file and mtp_path exclude each other");
@@ -195,6 +241,14 @@ std::shared_ptr<model_state> open_model(const lucebox_model_params & params) {
         }
     }
     const uint32_t groups = norm_groups_of(params.hidden_norm, mtp_facts);
+    if (params.use_mmap) {
+        for (const std::string & file : facts.files) {
+            state->files.add(file);
+        }
+        for (const std::string & file : params.mtp_path != nullptr ? mtp_facts.files : std::vector<std::string>()) {
+            state->files.add(file);
+        }
+    }
 
     state->trunk = load(params, params.path, params.mtp_in_file, params.mtp_in_file ? groups : 0, hooks, "model");
     if (llama_model_has_encoder(state->trunk.get()) || !llama_model_has_decoder(state->trunk.get())) {
@@ -233,6 +287,7 @@ std::shared_ptr<model_state> open_model(const lucebox_model_params & params) {
 
 // Copies a piece of text whose length is only known after a first try.
 template <typename F> void write_text(F && produce, char * dst, size_t capacity, size_t * out_bytes) {
+    needed(out_bytes, "out_bytes");
     std::string buffer(64, '\0');
     int32_t     n = produce(buffer.data(), (int32_t) buffer.size());
     if (n < 0) {
@@ -243,7 +298,7 @@ template <typename F> void write_text(F && produce, char * dst, size_t capacity,
         fail(LUCEBOX_ERR_INTERNAL, "the tokenizer gave no text");
     }
     *out_bytes = (size_t) n;
-    if ((size_t) n > capacity) {
+    if ((size_t) n > capacity || (dst == nullptr && n > 0)) {
         fail(LUCEBOX_ERR_ARGUMENT, "%d bytes are needed, %zu were given", n, capacity);
     }
     if (n > 0) {
@@ -277,6 +332,9 @@ int32_t hidden_width(const llama_model * model) {
 using namespace lucebox;
 
 void lucebox_model_params_init(lucebox_model_params * params) {
+    if (params == nullptr) {
+        return;
+    }
     *params              = {};
     params->struct_size  = sizeof(*params);
     params->n_gpu_layers = -1;
@@ -285,7 +343,7 @@ void lucebox_model_params_init(lucebox_model_params * params) {
 
 lucebox_status lucebox_model_open(const lucebox_model_params * params, lucebox_model ** out) {
     return guarded([&] {
-        *out             = nullptr;
+        needed(out, "out") = nullptr;
         const auto taken = take_params(params, lucebox_model_params_init);
         auto       model = std::make_unique<lucebox_model>();
         model->state     = open_model(taken);
@@ -299,7 +357,7 @@ void lucebox_model_close(lucebox_model * model) {
 
 lucebox_status lucebox_model_get_info(const lucebox_model * model, lucebox_model_info * info) {
     return guarded([&] {
-        const model_state & state   = *model->state;
+        const model_state & state   = *needed(model, "model").state;
         const llama_model * trunk   = state.trunk.get();
         const bool          has_mtp = state.mtp_source != LUCEBOX_MTP_NONE;
         lucebox_model_info  found   = {};
@@ -322,14 +380,17 @@ lucebox_status lucebox_model_get_info(const lucebox_model * model, lucebox_model
 
 lucebox_status lucebox_model_meta(const lucebox_model * model, const char * key, char ** out_text) {
     return guarded([&] {
-        std::string text(256, '\0');
-        int32_t     n = llama_model_meta_val_str(model->state->trunk.get(), key, text.data(), text.size());
+        needed(key, "key");
+        needed(out_text, "out_text");
+        const llama_model * trunk = needed(model, "model").state->trunk.get();
+        std::string         text(256, '\0');
+        int32_t             n = llama_model_meta_val_str(trunk, key, text.data(), text.size());
         if (n < 0) {
             fail(LUCEBOX_ERR_ARGUMENT, "the model has no metadata key '%s'", key);
         }
         if ((size_t) n >= text.size()) {
             text.resize((size_t) n + 1);
-            n = llama_model_meta_val_str(model->state->trunk.get(), key, text.data(), text.size());
+            n = llama_model_meta_val_str(trunk, key, text.data(), text.size());
         }
         text.resize((size_t) n);
         *out_text = copy_string(text);
@@ -342,10 +403,12 @@ lucebox_status lucebox_tokenize(const lucebox_model * model, const char * text, 
         if (text_bytes > (size_t) INT32_MAX) {
             fail(LUCEBOX_ERR_ARGUMENT, "the text has %zu bytes; at most %d can be tokenised", text_bytes, INT32_MAX);
         }
-        const auto ids =
-            common_tokenize(model->state->vocab(), std::string(text, text_bytes), add_special, parse_special);
-        *out_n = ids.size();
-        if (ids.size() > capacity) {
+        needed(out_n, "out_n");
+        const llama_vocab * vocab = needed(model, "model").state->vocab();
+        const std::string   copy  = text_bytes > 0 ? std::string(&needed(text, "text"), text_bytes) : std::string();
+        const auto          ids   = common_tokenize(vocab, copy, add_special, parse_special);
+        *out_n                    = ids.size();
+        if (ids.size() > capacity || (tokens == nullptr && !ids.empty())) {
             fail(LUCEBOX_ERR_ARGUMENT, "the text has %zu tokens, room was given for %zu", ids.size(), capacity);
         }
         std::copy(ids.begin(), ids.end(), tokens);
@@ -355,7 +418,7 @@ lucebox_status lucebox_tokenize(const lucebox_model * model, const char * text, 
 lucebox_status lucebox_token_bytes(const lucebox_model * model, int32_t token, bool special, char * bytes,
                                    size_t capacity, size_t * out_bytes) {
     return guarded([&] {
-        require_token(*model->state, token);
+        require_token(*needed(model, "model").state, token);
         write_text(
             [&](char * dst, int32_t n) { return llama_token_to_piece(model->state->vocab(), token, dst, n, 0, special); },
             bytes, capacity, out_bytes);
@@ -365,17 +428,25 @@ lucebox_status lucebox_token_bytes(const lucebox_model * model, int32_t token, b
 lucebox_status lucebox_detokenize(const lucebox_model * model, const int32_t * tokens, size_t n_tokens, bool special,
                                   char * text, size_t capacity, size_t * out_bytes) {
     return guarded([&] {
+        const model_state & state = *needed(model, "model").state;
+        if (n_tokens > (size_t) INT32_MAX) {
+            fail(LUCEBOX_ERR_ARGUMENT, "%zu tokens were given; at most %d can be turned into text", n_tokens,
+                 INT32_MAX);
+        }
+        if (n_tokens > 0) {
+            needed(tokens, "tokens");
+        }
         for (size_t i = 0; i < n_tokens; ++i) {
-            require_token(*model->state, tokens[i]);
+            require_token(state, tokens[i]);
         }
         write_text(
             [&](char * dst, int32_t n) {
-                return llama_detokenize(model->state->vocab(), tokens, (int32_t) n_tokens, dst, n, false, special);
+                return llama_detokenize(state.vocab(), tokens, (int32_t) n_tokens, dst, n, false, special);
             },
             text, capacity, out_bytes);
     });
 }
 
 bool lucebox_token_is_eog(const lucebox_model * model, int32_t token) {
-    return token >= 0 && token < model->state->n_vocab() && llama_vocab_is_eog(model->state->vocab(), token);
+    return model != nullptr && token >= 0 && token < model->state->n_vocab() && llama_vocab_is_eog(model->state->vocab(), token);
 }

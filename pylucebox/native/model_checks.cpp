@@ -11,6 +11,38 @@ namespace lucebox {
 
 namespace {
 
+// More than any model has, and little enough that no product of two of them leaves 32 bits: upstream multiplies them
+// as they come, and a count that overflows to the right size would pass for it.
+struct limit {
+    const char * key;
+    uint32_t     low;
+    uint32_t     high;
+};
+
+const limit LIMITS[] = {
+    { ".embedding_length",                  1, 1 << 16 },
+    { ".attention.head_count",              1, 1 << 12 },
+    { ".attention.head_count_kv",           1, 1 << 12 },
+    { ".attention.key_length",              2, 1 << 12 },
+    { ".attention.value_length",            1, 1 << 12 },
+    { ".attention.indexer.head_count",      1, 1 << 12 },
+    { ".attention.indexer.key_length",      2, 1 << 12 },
+    { ".attention.indexer.top_k",           1, 1 << 20 },
+    { ".ssm.conv_kernel",                   1, 1 << 8  },
+    { ".ssm.state_size",                    1, 1 << 12 },
+    { ".ssm.time_step_rank",                1, 1 << 12 },
+    { ".ssm.group_count",                   1, 1 << 12 },
+    { ".hyper_connection.count",            2, 1 << 6  },
+    { ".hyper_connection.low_rank",         1, 1 << 16 },
+    { ".expert_feed_forward_length",        1, 1 << 20 },
+    { ".expert_shared_feed_forward_length", 0, 1 << 20 },
+    { ".ple.conv_kernel",                   1, 1 << 8  },
+    { ".ple.heads_per_ngram",               1, 1 << 12 },
+    { ".embedding_length_per_layer_input",  0, 1 << 16 },
+};
+
+const char * const ROPE_SCALINGS[] = { "none", "linear", "yarn", "longrope" };
+
 class checker {
   public:
     checker(const gguf_context * file, const std::string & arch, const char * path, const char * what) :
@@ -19,6 +51,17 @@ class checker {
     bool has(const char * key) const { return gguf_find_key(file, (arch + key).c_str()) >= 0; }
 
     uint32_t value(const char * key) const { return read_u32(file, arch + key); }
+
+    // a list per layer is upstream's to check
+    bool is_number(const char * key) const {
+        const int64_t id = gguf_find_key(file, (arch + key).c_str());
+        return id >= 0 && gguf_get_kv_type(file, id) == GGUF_TYPE_UINT32;
+    }
+
+    std::string text(const std::string & key) const {
+        const int64_t id = gguf_find_key(file, key.c_str());
+        return id >= 0 && gguf_get_kv_type(file, id) == GGUF_TYPE_STRING ? gguf_get_val_str(file, id) : "";
+    }
 
     void range(const char * key, uint32_t low, uint32_t high) const {
         require(value(key) >= low && value(key) <= high,
@@ -34,12 +77,35 @@ class checker {
 
     void counts() const {
         range(".block_count", 1, LLAMA_MAX_LAYERS);
+        range(".context_length", MIN_N_CTX, INT32_MAX);
         range(".nextn_predict_layers", 0, value(".block_count"));
         range(".expert_count", 0, LLAMA_MAX_EXPERTS);
-        const int64_t used = gguf_find_key(file, (arch + ".expert_used_count").c_str());
-        if (used < 0 || gguf_get_kv_type(file, used) == GGUF_TYPE_UINT32) { // a list per layer is upstream's to check
+        if (!has(".expert_used_count") || is_number(".expert_used_count")) {
             range(".expert_used_count", value(".expert_count") > 0 ? 1 : 0, value(".expert_count"));
         }
+        const uint32_t n_groups = value(".expert_group_count");
+        if (n_groups > 0) {
+            range(".expert_group_count", 1, std::max(value(".expert_count"), 2u) - 1);
+            require(value(".expert_count") % n_groups == 0, arch + ".expert_group_count does not divide the experts");
+        }
+        if (n_groups > 1) {
+            range(".expert_group_used_count", 1, n_groups - 1);
+        }
+    }
+
+    void limits() const {
+        for (const limit & entry : LIMITS) {
+            if (is_number(entry.key)) {
+                range(entry.key, entry.low, entry.high);
+            }
+        }
+    }
+
+    void rope_scaling() const {
+        const std::string kind = text(arch + ".rope.scaling.type");
+        const bool known = std::any_of(std::begin(ROPE_SCALINGS), std::end(ROPE_SCALINGS),
+                                       [&](const char * name) { return kind == name; });
+        require(known || !has(".rope.scaling.type"), arch + ".rope.scaling.type is '" + kind + "'");
     }
 
     void norm_epsilon() const {
@@ -51,12 +117,15 @@ class checker {
     }
 
     void rope() const {
-        const uint32_t n_rot = value(".rope.dimension_count");
-        if (!has(".rope.dimension_count") || !has(".attention.key_length")) {
-            return;
-        }
-        require(n_rot % 2 == 0, arch + ".rope.dimension_count is odd");
-        range(".rope.dimension_count", 2, value(".attention.key_length"));
+        // what upstream takes when a key is absent
+        const uint32_t head  = has(".attention.key_length") ? value(".attention.key_length") :
+                                                              value(".embedding_length") /
+                                                                  std::max(value(".attention.head_count"), 1u);
+        const uint32_t n_rot = has(".rope.dimension_count") ? value(".rope.dimension_count") : head;
+        // the keys of the index are rotated as well
+        const uint32_t n_max = std::min(head, value(".attention.indexer.key_length"));
+        require(n_rot % 2 == 0 && n_rot >= 2 && n_rot <= n_max,
+                "its rope turns " + std::to_string(n_rot) + " of " + std::to_string(n_max) + " dimensions");
         const int64_t id = gguf_find_key(file, (arch + ".rope.dimension_sections").c_str());
         if (id < 0 || gguf_get_kv_type(file, id) != GGUF_TYPE_ARRAY || gguf_get_arr_type(file, id) != GGUF_TYPE_INT32) {
             return;
@@ -70,9 +139,30 @@ class checker {
         require(sum > 0 && sum * 2 <= (int64_t) n_rot, "the sections of its rope do not fit its dimensions");
     }
 
+    // Layers with full attention are sparse together or dense together.
+    void compress_ratios() const {
+        const int64_t id = gguf_find_key(file, (arch + ".attention.compress_ratios").c_str());
+        if (id < 0 || gguf_get_kv_type(file, id) != GGUF_TYPE_ARRAY || gguf_get_arr_n(file, id) < value(".block_count") ||
+            (gguf_get_arr_type(file, id) != GGUF_TYPE_INT32 && gguf_get_arr_type(file, id) != GGUF_TYPE_UINT32)) {
+            return; // a single value holds for all layers; what is no list of numbers is upstream's to refuse
+        }
+        const auto * ratios = (const uint32_t *) gguf_get_arr_data(file, id);
+        int64_t      first  = -1;
+        for (uint32_t layer = 0; layer < value(".block_count"); ++layer) {
+            if (is_recurrent(layer)) {
+                continue;
+            }
+            first = first < 0 ? ratios[layer] : first;
+            require(ratios[layer] == first, "its compress ratios differ: " + std::to_string(first) + " and " +
+                                                std::to_string(ratios[layer]) + " in layer " + std::to_string(layer));
+        }
+    }
+
     void delta_net() const {
         const uint64_t wanted = (uint64_t) value(".ssm.state_size") * value(".ssm.time_step_rank");
         require(value(".ssm.inner_size") == wanted, arch + ".ssm.inner_size is not state size times heads");
+        require(value(".ssm.time_step_rank") % std::max(value(".ssm.group_count"), 1u) == 0,
+                arch + ".ssm.group_count does not divide the heads");
     }
 
     void ngrams() const {
@@ -85,6 +175,8 @@ class checker {
     }
 
     void vocabulary() const {
+        require(text("tokenizer.ggml.model") == "gpt2",
+                "its tokenizer is '" + text("tokenizer.ggml.model") + "', not 'gpt2'");
         const int64_t id = gguf_find_key(file, "tokenizer.ggml.tokens");
         if (id < 0 || gguf_get_kv_type(file, id) != GGUF_TYPE_ARRAY || gguf_get_arr_type(file, id) != GGUF_TYPE_STRING) {
             return;
@@ -113,6 +205,16 @@ class checker {
     }
 
   private:
+    // As upstream works it out: from the list, else from the interval; MTP blocks have full attention.
+    bool is_recurrent(uint32_t layer) const {
+        const int64_t id = gguf_find_key(file, (arch + ".attention.recurrent_layers").c_str());
+        if (id >= 0 && gguf_get_kv_type(file, id) == GGUF_TYPE_ARRAY && gguf_get_arr_type(file, id) == GGUF_TYPE_BOOL) {
+            return layer < gguf_get_arr_n(file, id) && ((const int8_t *) gguf_get_arr_data(file, id))[layer] != 0;
+        }
+        const uint32_t interval = has(".full_attention_interval") ? value(".full_attention_interval") : 4;
+        return layer < value(".block_count") - value(".nextn_predict_layers") && (layer + 1) % std::max(interval, 1u) != 0;
+    }
+
     const gguf_context * file;
     const std::string &  arch;
     const char *         path;
@@ -133,12 +235,21 @@ void require_sane_model(const gguf_context * file, const std::string & arch, con
     }
     check.counts();
     check.norm_epsilon();
+    check.rope_scaling();
     if (arch == "qwen4exp") {
+        check.limits();
         check.rope();
+        check.compress_ratios();
         check.delta_net();
         check.ngrams();
         check.vocabulary();
-        check.tensor_types();
+    }
+    require_sane_tensors(file, arch, path, what);
+}
+
+void require_sane_tensors(const gguf_context * file, const std::string & arch, const char * path, const char * what) {
+    if (arch == "qwen4exp") {
+        checker(file, arch, path, what).tensor_types();
     }
 }
 

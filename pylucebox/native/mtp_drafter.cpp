@@ -6,7 +6,8 @@
 
 namespace lucebox {
 
-mtp_drafter::mtp_drafter(llama_context_ptr context, uint32_t n_seq) :
+mtp_drafter::mtp_drafter(llama_context_ptr context, uint32_t n_seq, const model_files & files) :
+    files(files),
     ctx(std::move(context)),
     batch(ctx.get()),
     width((size_t) hidden_width(llama_get_model(ctx.get()))),
@@ -40,13 +41,17 @@ void mtp_drafter::add_row(int32_t seq, llama_token token, llama_pos pos, float *
 }
 
 void mtp_drafter::run(draft_counts & counts) {
+    files.require_unchanged();
     const int32_t reused = llama_perf_context(ctx.get()).n_reused;
+    const log_capture capture;
     const int32_t status = llama_process(ctx.get(), LLAMA_PROCESS_TYPE_DECODE, batch.get());
     if (status == 2) {
         fail(LUCEBOX_ERR_CANCELLED, "drafting was cancelled");
     }
     if (status != 0) {
-        fail(LUCEBOX_ERR_DECODE, "the MTP block failed on a batch of %d rows (status %d)", batch.size(), status);
+        const std::string cause = capture.text_or("no reason was logged");
+        fail(tells_of_memory(cause) ? LUCEBOX_ERR_MEMORY : LUCEBOX_ERR_DECODE,
+             "the MTP block failed on a batch of %d rows (status %d): %s", batch.size(), status, cause.c_str());
     }
     llama_synchronize(ctx.get());
     counts.n_rows += batch.size();

@@ -29,7 +29,7 @@ struct draft_counts {
 class mtp_drafter {
   public:
     // `context` was made with LLAMA_CONTEXT_TYPE_MTP.
-    mtp_drafter(llama_context_ptr context, uint32_t n_seq);
+    mtp_drafter(llama_context_ptr context, uint32_t n_seq, const model_files & files);
 
     void clear(int32_t seq);
 
@@ -62,6 +62,7 @@ class mtp_drafter {
     void pick(int32_t row, draft_chain & chain) const;
     void forget_from(int32_t seq, llama_pos pos);
 
+    const model_files &   files;
     llama_context_ptr     ctx;
     common_batch          batch;
     const size_t          width;   // floats of a hidden state

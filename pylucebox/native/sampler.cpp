@@ -11,6 +11,9 @@ namespace lucebox {
 
 namespace {
 
+// Tokens; more than any context holds.
+const int32_t MAX_HISTORY = 1 << 24;
+
 std::vector<std::string> split_names(const char * text) {
     std::vector<std::string> names;
     std::stringstream        stream(text);
@@ -45,6 +48,13 @@ void require_finite(const lucebox_sampler_params & p) {
     }
     if (p.mirostat < 0 || p.mirostat > 2) {
         fail(LUCEBOX_ERR_ARGUMENT, "mirostat is %d; it must be 0, 1 or 2", p.mirostat);
+    }
+}
+
+// Upstream keeps so many tokens in a buffer that it allocates whole.
+void require_history(const char * name, int32_t n_tokens) {
+    if (n_tokens < -1 || n_tokens > MAX_HISTORY) {
+        fail(LUCEBOX_ERR_ARGUMENT, "%s is %d; it must be -1..%d", name, n_tokens, MAX_HISTORY);
     }
 }
 
@@ -112,6 +122,9 @@ void apply_chat(const model_state & model, const char * chat_json, int32_t budge
 
 void read_params(const model_state & model, const lucebox_sampler_params & in, common_params_sampling & out) {
     require_finite(in);
+    require_history("n_prev", in.n_prev);
+    require_history("penalty_last_n", in.penalty_last_n);
+    require_history("dry_penalty_last_n", in.dry_penalty_last_n);
     out.seed               = in.seed;
     out.n_prev             = in.n_prev;
     out.min_keep           = in.min_keep;
@@ -147,6 +160,9 @@ void read_params(const model_state & model, const lucebox_sampler_params & in, c
     if (in.dry_sequence_breakers != nullptr) {
         read_breakers(in.dry_sequence_breakers, out.dry_sequence_breakers);
     }
+    if (in.n_logit_bias > 0) {
+        needed(in.logit_bias, "logit_bias");
+    }
     for (size_t i = 0; i < in.n_logit_bias; ++i) {
         const lucebox_logit_bias & bias = in.logit_bias[i];
         if (bias.token < 0 || bias.token >= model.n_vocab() || std::isnan(bias.bias)) {
@@ -163,7 +179,15 @@ void read_params(const model_state & model, const lucebox_sampler_params & in, c
         }
     }
     if (in.chat_json != nullptr) {
-        apply_chat(model, in.chat_json, in.reasoning_budget_tokens, out);
+        try {
+            apply_chat(model, in.chat_json, in.reasoning_budget_tokens, out);
+        } catch (const error &) {
+            throw;
+        } catch (const std::bad_alloc &) {
+            throw;
+        } catch (const std::exception & e) {
+            fail(LUCEBOX_ERR_ARGUMENT, "chat_json is not a result of lucebox_chat_render(): %s", e.what());
+        }
     }
     if (in.grammar != nullptr && in.grammar[0] != '\0') {
         if (!out.grammar.empty()) {
@@ -181,6 +205,9 @@ void read_params(const model_state & model, const lucebox_sampler_params & in, c
 using namespace lucebox;
 
 void lucebox_sampler_params_init(lucebox_sampler_params * params) {
+    if (params == nullptr) {
+        return;
+    }
     const common_params_sampling upstream;
     *params                         = {};
     params->struct_size             = sizeof(*params);
@@ -216,7 +243,8 @@ void lucebox_sampler_params_init(lucebox_sampler_params * params) {
 lucebox_status lucebox_sampler_open(const lucebox_model * model, const lucebox_sampler_params * params,
                                     lucebox_sampler ** out) {
     return guarded([&] {
-        *out                        = nullptr;
+        needed(out, "out") = nullptr;
+        needed(model, "model");
         const auto             taken = take_params(params, lucebox_sampler_params_init);
         common_params_sampling upstream;
         read_params(*model->state, taken, upstream);
@@ -226,6 +254,8 @@ lucebox_status lucebox_sampler_open(const lucebox_model * model, const lucebox_s
         sampler->model = model->state;
         try {
             sampler->chain.reset(common_sampler_init(model->state->trunk.get(), upstream));
+        } catch (const std::bad_alloc &) {
+            throw;
         } catch (const std::exception & e) {
             fail(LUCEBOX_ERR_ARGUMENT, "the sampler cannot be set up: %s",
                  capture.text_or(e.what()).c_str());
@@ -243,5 +273,8 @@ void lucebox_sampler_close(lucebox_sampler * sampler) {
 }
 
 lucebox_status lucebox_sampler_describe(const lucebox_sampler * sampler, char ** out_text) {
-    return guarded([&] { *out_text = copy_string(common_sampler_print(sampler->chain.get())); });
+    return guarded([&] {
+        needed(out_text, "out_text");
+        *out_text = copy_string(common_sampler_print(needed(sampler, "sampler").chain.get()));
+    });
 }

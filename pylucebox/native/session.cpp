@@ -36,7 +36,7 @@ void check_params(const model_state & model, lucebox_session_params & p) {
     if (p.n_ctx == 0) {
         p.n_ctx = (uint32_t) n_ctx_train;
     }
-    require_range("n_ctx", p.n_ctx, 16, n_ctx_train);
+    require_range("n_ctx", p.n_ctx, MIN_N_CTX, n_ctx_train);
     require_range("n_seq", p.n_seq, 1, LUCEBOX_MAX_WIDTH);
     require_range("n_ubatch", p.n_ubatch, 32, 4096);
     require_range("n_threads", p.n_threads, 1, 512);
@@ -75,9 +75,8 @@ llama_context_ptr make_context(llama_model * model, const llama_context_params &
     const log_capture capture;
     llama_context_ptr ctx(llama_init_from_model(model, params));
     if (!ctx) {
-        const std::string cause  = capture.text_or("the context gave no reason");
-        const bool        memory = cause.find("alloc") != std::string::npos;
-        fail(memory ? LUCEBOX_ERR_MEMORY : LUCEBOX_ERR_ARGUMENT, "the %s cannot be set up: %s", what, cause.c_str());
+        const std::string cause = capture.text_or("the context gave no reason");
+        fail(tells_of_memory(cause) ? LUCEBOX_ERR_MEMORY : LUCEBOX_ERR_ARGUMENT, "the %s cannot be set up: %s", what, cause.c_str());
     }
     return ctx;
 }
@@ -107,7 +106,7 @@ std::unique_ptr<lucebox_session> open_session(lucebox_model * model, const luceb
         // a first draft step runs the pairs of one cycle and of those that were skipped before it
         mtp.n_batch = std::max(mtp.n_batch, s->params.n_seq * 3 * LUCEBOX_MAX_WIDTH);
         s->drafter  = std::make_unique<mtp_drafter>(
-            make_context(s->model->mtp_model(), mtp, "context of the MTP block"), s->params.n_seq);
+            make_context(s->model->mtp_model(), mtp, "context of the MTP block"), s->params.n_seq, s->model->files);
     }
     return s;
 }
@@ -257,19 +256,24 @@ void lucebox_session::run_trunk() {
     if (abort.load()) {
         fail(LUCEBOX_ERR_CANCELLED, "the computation was cancelled");
     }
+    model->files.require_unchanged();
     const log_capture capture;
     const int32_t     status = llama_process(ctx.get(), LLAMA_PROCESS_TYPE_DECODE, batch.get());
     if (status == 2 || (status != 0 && abort.load())) {
         fail(LUCEBOX_ERR_CANCELLED, "the computation was cancelled");
     }
     if (status != 0) {
-        fail(LUCEBOX_ERR_DECODE, "the model failed on a batch of %d rows (status %d): %s", batch.size(), status,
-             capture.text_or("no reason was logged").c_str());
+        const std::string cause = capture.text_or("no reason was logged");
+        fail(tells_of_memory(cause) ? LUCEBOX_ERR_MEMORY : LUCEBOX_ERR_DECODE,
+             "the model failed on a batch of %d rows (status %d): %s", batch.size(), status, cause.c_str());
     }
     llama_synchronize(ctx.get());
 }
 
 void lucebox_session_params_init(lucebox_session_params * params) {
+    if (params == nullptr) {
+        return;
+    }
     *params                 = {};
     params->struct_size     = sizeof(*params);
     params->n_seq           = 1;
@@ -285,10 +289,8 @@ void lucebox_session_params_init(lucebox_session_params * params) {
 lucebox_status lucebox_session_open(lucebox_model * model, const lucebox_session_params * params,
                                     lucebox_session ** out) {
     return guarded([&] {
-        *out = nullptr;
-        if (model == nullptr) {
-            fail(LUCEBOX_ERR_ARGUMENT, "model is NULL");
-        }
+        needed(out, "out") = nullptr;
+        needed(model, "model");
         *out = open_session(model, take_params(params, lucebox_session_params_init)).release();
     });
 }
@@ -299,6 +301,7 @@ void lucebox_session_close(lucebox_session * session) {
 
 lucebox_status lucebox_session_get_info(const lucebox_session * session, lucebox_session_info * info) {
     return guarded([&] {
+        needed(session, "session");
         lucebox_session_info found = {};
         found.n_ctx                = session->params.n_ctx;
         found.n_seq                = session->params.n_seq;
@@ -320,7 +323,7 @@ lucebox_status lucebox_session_get_info(const lucebox_session * session, lucebox
 }
 
 lucebox_status lucebox_session_clear(lucebox_session * session, int32_t seq) {
-    return guarded([&] { session->clear(seq); });
+    return guarded([&] { needed(session, "session").clear(seq); });
 }
 
 lucebox_status lucebox_session_prefill(lucebox_session * session, int32_t seq, const int32_t * tokens, size_t n_tokens,
@@ -328,7 +331,9 @@ lucebox_status lucebox_session_prefill(lucebox_session * session, int32_t seq, c
                                        void * user_data, int32_t * out_token, int32_t * out_finish) {
     std::unique_ptr<lucebox_sampler> owned(sampler);
     return guarded([&] {
-        check_prompt(*session, seq, tokens, n_tokens);
+        check_prompt(needed(session, "session"), seq, tokens, n_tokens);
+        needed(out_token, "out_token");
+        needed(out_finish, "out_finish");
         if (!owned || owned->model != session->model) {
             fail(LUCEBOX_ERR_ARGUMENT, "the sampler is NULL or was made for another model");
         }
@@ -350,7 +355,7 @@ lucebox_status lucebox_session_prefill(lucebox_session * session, int32_t seq, c
 
 lucebox_status lucebox_session_force(lucebox_session * session, int32_t seq, int32_t token) {
     return guarded([&] {
-        seq_state & state = session->ready(seq);
+        seq_state & state = needed(session, "session").ready(seq);
         if (token < 0 || token >= session->model->n_vocab()) {
             fail(LUCEBOX_ERR_ARGUMENT, "token id %d is outside the vocabulary, 0..%d", token,
                  session->model->n_vocab() - 1);
@@ -363,7 +368,7 @@ lucebox_status lucebox_session_force(lucebox_session * session, int32_t seq, int
 }
 
 const float * lucebox_session_logits(const lucebox_session * session, int32_t seq, int32_t row) {
-    if (seq < 0 || (size_t) seq >= session->seqs.size()) {
+    if (session == nullptr || seq < 0 || (size_t) seq >= session->seqs.size()) {
         return nullptr;
     }
     const seq_state & state = session->seqs[(size_t) seq];
@@ -378,13 +383,17 @@ const char * lucebox_session_failure(const lucebox_session * session, int32_t se
 }
 
 int32_t lucebox_session_n_past(const lucebox_session * session, int32_t seq) {
-    return seq >= 0 && (size_t) seq < session->seqs.size() ? session->seqs[(size_t) seq].n_past : 0;
+    return session != nullptr && seq >= 0 && (size_t) seq < session->seqs.size() ? session->seqs[(size_t) seq].n_past : 0;
 }
 
 void lucebox_session_abort(lucebox_session * session) {
-    session->abort.store(true);
+    if (session != nullptr) {
+        session->abort.store(true);
+    }
 }
 
 void lucebox_session_abort_reset(lucebox_session * session) {
-    session->abort.store(false);
+    if (session != nullptr) {
+        session->abort.store(false);
+    }
 }

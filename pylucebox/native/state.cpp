@@ -165,8 +165,8 @@ using namespace lucebox;
 lucebox_status lucebox_session_state_save(lucebox_session * session, int32_t seq, void * bytes, size_t capacity,
                                           size_t * out_bytes) {
     return guarded([&] {
-        state_header h = make_header(*session, seq);
-        *out_bytes     = total_bytes(h);
+        state_header h = make_header(needed(session, "session"), seq);
+        needed(out_bytes, "out_bytes") = total_bytes(h);
         if (bytes == nullptr) {
             return;
         }
@@ -191,9 +191,10 @@ lucebox_status lucebox_session_state_load(lucebox_session * session, int32_t seq
                                           lucebox_sampler * sampler) {
     std::unique_ptr<lucebox_sampler> owned(sampler);
     return guarded([&] {
-        if (!owned || owned->model != session->model) {
+        if (!owned || owned->model != needed(session, "session").model) {
             fail(LUCEBOX_ERR_ARGUMENT, "the sampler is NULL or was made for another model");
         }
+        needed((const uint8_t *) bytes, "bytes");
         reader       in(bytes, n_bytes);
         state_header h;
         std::memcpy(&h, in.take(sizeof(h)), sizeof(h));

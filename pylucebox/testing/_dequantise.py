@@ -17,6 +17,7 @@ from pylucebox._dequantize import DECODERS
 from pylucebox._errors import InvalidArgumentError
 from pylucebox._gguf import GgufFile, read_file
 from pylucebox._gguf_parse import DEFAULT_ALIGNMENT, TENSOR_TYPES
+from pylucebox.testing._output import new_file
 
 Array: TypeAlias = "npt.NDArray[np.float32]"
 
@@ -84,7 +85,7 @@ def write_f32_copy(source: Path, target: Path) -> None:
     for name, array in arrays.items():
         table += _record(name, array.shape[::-1], "f32", offset)
         offset += array.nbytes + -array.nbytes % alignment
-    with target.open("wb") as out:
+    with new_file(target) as out:
         out.write(_HEAD.pack(b"GGUF", _VERSION, len(arrays), len(file.metadata)) + metadata + table)
         out.write(bytes(-out.tell() % alignment))
         for array in arrays.values():

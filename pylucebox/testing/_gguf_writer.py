@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from pylucebox._errors import InvalidArgumentError
 from pylucebox._gguf_parse import TENSOR_TYPES
+from pylucebox.testing._output import new_file
 
 MetaValue: TypeAlias = "bool | int | float | str | np.generic | npt.NDArray[np.generic] | Sequence[str]"
 """A metadata value. Plain ``int`` is stored as uint32 and plain ``float`` as float32; a numpy scalar or array
@@ -158,7 +159,7 @@ def write_gguf(path: Path, metadata: Mapping[str, MetaValue], tensors: Sequence[
     InvalidArgumentError
         GGUF cannot hold a value, the bytes of a tensor do not fit its shape and type, or two tensors share a name.
     OSError
-        The file cannot be written.
+        The file cannot be written; there is none then.
     """
     head = b"".join(_pack_string(key) + _pack_value(key, value) for key, value in metadata.items())
     table = bytearray()
@@ -176,7 +177,7 @@ def write_gguf(path: Path, metadata: Mapping[str, MetaValue], tensors: Sequence[
         table += struct.pack(f"<I{n_dims}Q", n_dims, *reversed(tensor.shape))
         table += struct.pack("<IQ", _TENSOR_TYPES[tensor.type_name].number, offset)
         offset += n_bytes + _padding(n_bytes)
-    with path.open("wb") as file:
+    with new_file(path) as file:
         file.write(b"GGUF" + struct.pack("<IQQ", _VERSION, len(tensors), len(metadata)) + head + table)
         file.write(bytes(_padding(file.tell())))
         for tensor in tensors:

@@ -217,16 +217,35 @@ def test_huge_counts_are_refused_even_if_the_file_is_as_large(tmp_path: Path) ->
     path = tmp_path / "sparse.gguf"
     size = 1 << 36
     for start, seen in (
-        (header(0, 1 << 30), "1073741824 metadata keys"),
-        (header(1 << 30, 0), "1073741824 tensors"),
-        (header(0, 1, text("k") + struct.pack("<IIQ", ARRAY, STRING, 1 << 32)), "4294967296 strings"),
-        (header(0, 1, text("k") + struct.pack("<IQ", STRING, 1 << 35)), "more than 64 MiB"),
+        (header(0, 1 << 30), "1073741824 metadata keys; this build reads 65536"),
+        (header(1 << 30, 0), "1073741824 tensors; this build reads 262144"),
+        (
+            header(0, 1, text("k") + struct.pack("<IIQ", ARRAY, STRING, 1 << 32)),
+            "4294967296 strings in arrays; this build reads 4194304",
+        ),
+        (
+            header(0, 1, text("k") + struct.pack("<IQ", STRING, 1 << 35)),
+            "bytes of text and numbers; this build reads 67108864",
+        ),
     ):
         path.write_bytes(start)
         os.truncate(path, size)
         with pytest.raises(ModelFormatError) as caught:
             read_file(path)
         assert seen in caught.value.seen
+
+
+def test_arrays_that_are_left_in_the_file_have_a_budget_together(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.gguf"
+    numbers = struct.pack("<IIQ", ARRAY, F64, 3 << 25)
+    path.write_bytes(header(0, 2, text("a") + numbers))
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size + 8 * (3 << 25))
+        file.write(text("b") + numbers)
+    os.truncate(path, 1 << 33)
+    with pytest.raises(ModelFormatError) as caught:
+        read_file(path)
+    assert "'b' asks for 805306368 bytes of arrays; this build reads 1073741824 of a model" in caught.value.seen
 
 
 def test_array_of_more_strings_than_fit_is_refused_before_it_is_walked(tmp_path: Path) -> None:
@@ -370,3 +389,21 @@ def test_splits_of_different_models_are_refused(tmp_path: Path) -> None:
     paths = write_splits(tmp_path, split__tensors__count=9)
     with pytest.raises(ModelFormatError, match="9 are expected"):
         read_model(paths[0])
+
+
+@pytest.mark.parametrize("count", [-3, 1025, 65535, 2**31 - 1])
+def test_number_of_splits_has_a_limit(tmp_path: Path, count: int) -> None:
+    path = write_model(tmp_path / f"model-00001-of-{count % 100_000:05}.gguf", split__count=Typed(I32, count))
+    with pytest.raises(ModelFormatError, match=f"one of {count} splits"):
+        read_model(path)
+
+
+def test_splits_have_one_budget_together(tmp_path: Path) -> None:
+    """Each of them would be read; together they would fill the memory."""
+    for number, path in enumerate(write_splits(tmp_path)):
+        keys = {"split.no": Typed(U16, number), "split.count": Typed(U16, 3), "long": Typed(STRING, "x" * (30 << 20))}
+        path.write_bytes(gguf(keys))
+        assert len(read_file(path).get_str("long") or "") == 30 << 20
+    with pytest.raises(ModelFormatError, match="asks for 31457280 bytes of text") as caught:
+        read_model(path)
+    assert caught.value.path == str(tmp_path / "model-00002-of-00003.gguf")

@@ -1,0 +1,104 @@
+"""Everything that the package offers. `pylucebox.__getattr__` loads it at the first use of any of it."""
+
+from pylucebox._backends import Backend, Device, SystemInfo, system_info
+from pylucebox._build import BuildInfo
+from pylucebox._chat import ChatStep
+from pylucebox._dispatch import BackEnd, Dispatch, Kernels, Promise
+from pylucebox._engine import Engine
+from pylucebox._errors import (
+    BackendError,
+    BackendUnavailableError,
+    BuildError,
+    BuildMismatchError,
+    CancelledError,
+    ClosedError,
+    ContextFullError,
+    DecodeError,
+    InvalidArgumentError,
+    LibraryNotFoundError,
+    LoadError,
+    LuceboxError,
+    ModelFormatError,
+    ModelNotFoundError,
+    OutOfMemoryError,
+    RollbackError,
+    SamplingError,
+    SequenceStateError,
+    SidecarMismatchError,
+    SidecarNotFoundError,
+    SpecUnavailableError,
+    WriteError,
+)
+from pylucebox._model import ModelInfo
+from pylucebox._native_session import SessionInfo
+from pylucebox._result import ChatCompletion, Completion, CycleInfo, Step, TokenLogprob, token_digest
+from pylucebox._sampling import SamplingParams
+from pylucebox._sidecar import Candidate, SidecarVerdict, find_sidecar
+from pylucebox._spec import SpecReason, SpecState
+from pylucebox._stats import RequestStats, SpecStats
+from pylucebox._version import __version__
+from pylucebox._width import CycleContext, CycleObservation, FixedWidth, PlaceholderWidth, WidthPolicy
+
+__all__ = [
+    "BackEnd",
+    "Backend",
+    "BackendError",
+    "BackendUnavailableError",
+    "BuildError",
+    "BuildInfo",
+    "BuildMismatchError",
+    "CancelledError",
+    "Candidate",
+    "ChatCompletion",
+    "ChatStep",
+    "ClosedError",
+    "Completion",
+    "ContextFullError",
+    "CycleContext",
+    "CycleInfo",
+    "CycleObservation",
+    "DecodeError",
+    "Device",
+    "Dispatch",
+    "Engine",
+    "FixedWidth",
+    "InvalidArgumentError",
+    "Kernels",
+    "LibraryNotFoundError",
+    "LoadError",
+    "LuceboxError",
+    "ModelFormatError",
+    "ModelInfo",
+    "ModelNotFoundError",
+    "OutOfMemoryError",
+    "PlaceholderWidth",
+    "Promise",
+    "RequestStats",
+    "RollbackError",
+    "SamplingError",
+    "SamplingParams",
+    "SequenceStateError",
+    "SessionInfo",
+    "SidecarMismatchError",
+    "SidecarNotFoundError",
+    "SidecarVerdict",
+    "SpecReason",
+    "SpecState",
+    "SpecStats",
+    "SpecUnavailableError",
+    "Step",
+    "SystemInfo",
+    "TokenLogprob",
+    "WidthPolicy",
+    "WriteError",
+    "__version__",
+    "find_sidecar",
+    "system_info",
+    "token_digest",
+]
+
+# Tracebacks, reprs and documentation show where a name is imported from, not where it is written.
+for _name in __all__:
+    if hasattr(globals()[_name], "__module__"):
+        globals()[_name].__module__ = "pylucebox"
+del _name
