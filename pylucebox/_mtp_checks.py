@@ -282,7 +282,9 @@ def _norm_misfit(model: GgufModel, tensors: Mapping[str, tuple[str, ...]]) -> Mi
             return Misfit(stored[0], f"type {model.tensors[stored[0]].type_name}", "f32, f16 or bf16")
         share = float(np.mean(~(values >= 0)))  # nan is as bad
         if share > _MAX_NEGATIVE:
-            seen = f"{share:.0%} negative weights (mean {values.mean():.2f})"
+            with np.errstate(all="ignore"):  # the values of a damaged file may be anything
+                mean = values.mean(dtype=np.float64)
+            seen = f"{share:.0%} negative weights (mean {mean:.2f})"
             return Misfit(stored[0], seen, "the one that checkpoints leave out, added to each,")
     return None
 

@@ -139,7 +139,8 @@ class checker {
         require(sum > 0 && sum * 2 <= (int64_t) n_rot, "the sections of its rope do not fit its dimensions");
     }
 
-    // Layers with full attention are sparse together or dense together.
+    // Layers with full attention are sparse together or dense together. An MTP block may be dense under a sparse trunk,
+    // and sparse under a dense one.
     void compress_ratios() const {
         const int64_t id = gguf_find_key(file, (arch + ".attention.compress_ratios").c_str());
         if (id < 0 || gguf_get_kv_type(file, id) != GGUF_TYPE_ARRAY || gguf_get_arr_n(file, id) < value(".block_count") ||
@@ -147,9 +148,10 @@ class checker {
             return; // a single value holds for all layers; what is no list of numbers is upstream's to refuse
         }
         const auto * ratios = (const uint32_t *) gguf_get_arr_data(file, id);
+        const auto   trunk  = value(".block_count") - value(".nextn_predict_layers");
         int64_t      first  = -1;
         for (uint32_t layer = 0; layer < value(".block_count"); ++layer) {
-            if (is_recurrent(layer)) {
+            if (is_recurrent(layer) || (layer >= trunk && (ratios[layer] == 0 || first == 0))) {
                 continue;
             }
             first = first < 0 ? ratios[layer] : first;
