@@ -54,19 +54,18 @@ def test_with_any_number_of_rows_per_expert(
 
 
 @pytest.mark.parametrize("cache_type", ["f16", "q8_0", "f32"])
-def test_attention_has_the_same_bits_with_any_number_of_threads(model_file: ModelFile, cache_type: str) -> None:
+def test_decoding_has_the_same_bits_with_another_number_of_threads(model_file: ModelFile, cache_type: str) -> None:
     """Only decoding is compared: prefill, whose kernels may share work out by threads, has one in all sessions."""
     path = model_file(replace(SPEC, weight_type="q8_0"))
     cell = Cell(weight_type="q8_0", cache_type=cache_type, n_prompt=800)
     found = {}
-    for n_threads in (1, 2, 3):
+    for n_threads in (1, 2):
         with open_session(replace(cell, n_threads=n_threads), path, n_threads_batch=1) as (model, session):
             prefill(cell, model, session, 0)
             state = session.state_save(0)
             found[n_threads] = [decode_from(session, [state], (width,))[0] for width in (1, 2)]
-    for n_threads in (2, 3):
-        for trace, plain in zip(found[n_threads], found[1], strict=True):
-            assert not differences(trace, plain)
+    for trace, plain in zip(found[2], found[1], strict=True):
+        assert not differences(trace, plain)
 
 
 @pytest.mark.parametrize("n_prompt", [16, 2200])
