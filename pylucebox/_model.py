@@ -41,6 +41,9 @@ class ModelOptions:
         ``auto``, ``cpu`` or a device name of this build.
     n_gpu_layers
         Layers to put on the device; negative for all.
+    repack
+        Let the CPU back end copy weights into the layout that its kernels like best. Without it they are read where the
+        file is mapped.
     """
 
     path: Path
@@ -49,6 +52,7 @@ class ModelOptions:
     hidden_norm: HiddenNorm = "file"
     device: str = "auto"
     n_gpu_layers: int = -1
+    repack: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +143,7 @@ class Model:
         params.mtp_in_file = options.mtp_in_file
         params.hidden_norm = HIDDEN_NORMS.index(options.hidden_norm)
         params.n_gpu_layers = options.n_gpu_layers
+        params.repack = options.repack
         out = ffi.new("lucebox_model **")
         with _ffi.progress_callback(progress) as (params.progress, params.progress_user_data):
             status = lib.lucebox_model_open(params, out)

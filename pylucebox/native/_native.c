@@ -3337,6 +3337,7 @@ static void _cffi_checkfld__lucebox_model_params(lucebox_model_params *p)
   (void)((p->n_gpu_layers) | 0);  /* check that 'lucebox_model_params.n_gpu_layers' is an integer */
   { char const * *tmp = &p->device; (void)tmp; }
   (void)((p->use_mmap) | 0);  /* check that 'lucebox_model_params.use_mmap' is an integer */
+  (void)((p->repack) | 0);  /* check that 'lucebox_model_params.repack' is an integer */
   (void)((p->check_tensors) | 0);  /* check that 'lucebox_model_params.check_tensors' is an integer */
   { _Bool(* *tmp)(float, void *) = &p->progress; (void)tmp; }
   { void * *tmp = &p->progress_user_data; (void)tmp; }
@@ -3625,6 +3626,9 @@ static const struct _cffi_field_s _cffi_fields[] = {
   { "use_mmap", offsetof(lucebox_model_params, use_mmap),
                 sizeof(((lucebox_model_params *)0)->use_mmap),
                 _CFFI_OP(_CFFI_OP_NOOP, 36) },
+  { "repack", offsetof(lucebox_model_params, repack),
+              sizeof(((lucebox_model_params *)0)->repack),
+              _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "check_tensors", offsetof(lucebox_model_params, check_tensors),
                      sizeof(((lucebox_model_params *)0)->check_tensors),
                      _CFFI_OP(_CFFI_OP_NOOP, 36) },
@@ -3815,17 +3819,17 @@ static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
   { "lucebox_model_info", 200, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_model_info), offsetof(struct _cffi_align__lucebox_model_info, y), 21, 14 },
   { "lucebox_model_params", 201, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_model_params), offsetof(struct _cffi_align__lucebox_model_params, y), 35, 11 },
+    sizeof(lucebox_model_params), offsetof(struct _cffi_align__lucebox_model_params, y), 35, 12 },
   { "lucebox_sampler", 202, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
   { "lucebox_sampler_params", 203, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_sampler_params), offsetof(struct _cffi_align__lucebox_sampler_params, y), 46, 35 },
+    sizeof(lucebox_sampler_params), offsetof(struct _cffi_align__lucebox_sampler_params, y), 47, 35 },
   { "lucebox_session", 204, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
   { "lucebox_session_info", 205, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_session_info), offsetof(struct _cffi_align__lucebox_session_info, y), 81, 10 },
+    sizeof(lucebox_session_info), offsetof(struct _cffi_align__lucebox_session_info, y), 82, 10 },
   { "lucebox_session_params", 206, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_session_params), offsetof(struct _cffi_align__lucebox_session_params, y), 91, 10 },
+    sizeof(lucebox_session_params), offsetof(struct _cffi_align__lucebox_session_params, y), 92, 10 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {

@@ -110,6 +110,7 @@ typedef struct lucebox_model_params {
     int32_t      n_gpu_layers; /* layers on the device; negative: all                                      */
     const char * device;       /* NULL or "auto"; "cpu"; else a device name from lucebox_system_info()     */
     bool         use_mmap;
+    bool         repack;       /* copy CPU weights into the layout their kernels like best                 */
     bool         check_tensors;
     lucebox_progress_callback progress; /* may be NULL */
     void *                    progress_user_data;

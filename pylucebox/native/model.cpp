@@ -175,6 +175,7 @@ llama_model_ptr load(const lucebox_model_params & params, const char * path, boo
     mparams.progress_callback_user_data = &hooks;
     mparams.kv_overrides                = norm_groups != 0 ? overrides : nullptr;
     mparams.load_mode                   = params.use_mmap ? LLAMA_LOAD_MODE_AUTO : LLAMA_LOAD_MODE_NONE;
+    mparams.use_extra_bufts             = params.repack;
     mparams.check_tensors               = params.check_tensors;
     mparams.load_mtp                    = load_mtp;
 
@@ -339,6 +340,7 @@ void lucebox_model_params_init(lucebox_model_params * params) {
     params->struct_size  = sizeof(*params);
     params->n_gpu_layers = -1;
     params->use_mmap     = true;
+    params->repack       = true;
 }
 
 lucebox_status lucebox_model_open(const lucebox_model_params * params, lucebox_model ** out) {

@@ -32,6 +32,9 @@ __all__ = ["K_QUANT_SPEC", "TinyModelFiles", "TinySpec", "write_tiny_model"]
 Kind = Literal["mixed", "agree", "random"]
 MtpPlace = Literal["in-file", "sidecar", "shared", "none"]
 
+# The grids of these types (ggml-common.h) hold odd numbers only.
+_WITHOUT_ZERO = ("iq1_", "iq2_", "iq3_")
+
 
 @dataclass(frozen=True, kw_only=True)
 class TinySpec:
@@ -58,7 +61,8 @@ class TinySpec:
         ``"shared"``, a sidecar that borrows both from the model; ``"none"``.
     weight_type
         ggml type of the matrices. As upstream's converter has it, tensors of one dimension, norms, ``ffn_gate_inp``
-        and ``ssm_conv1d`` stay f32, and a matrix whose rows are no whole number of blocks becomes f16.
+        and ``ssm_conv1d`` stay f32, and a matrix whose rows are no whole number of blocks becomes f16. So does
+        ``nextn.eh_proj`` where the type cannot hold its zeros: no draft would agree.
     vocab_multiple
         The vocabulary (256 bytes, 7 special tokens) is filled up with unused tokens to a multiple of this.
     n_ctx_train
@@ -275,7 +279,9 @@ def _store(name: str, values: Array, weight_type: str, quantize: QuantizeRows | 
     kept = ("ffn_gate_inp.", "ffn_gate_inp_shexp.", "ssm_conv1d.")
     if values.ndim == 1 or name.endswith("_norm.weight") or any(part in name for part in kept):
         type_name = "f32"
-    elif values.shape[-1] % values_per_block(weight_type):
+    elif values.shape[-1] % values_per_block(weight_type) or (
+        "nextn.eh_proj." in name and weight_type.startswith(_WITHOUT_ZERO)
+    ):
         type_name = "f16"
     else:
         type_name = weight_type

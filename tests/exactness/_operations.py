@@ -1,0 +1,127 @@
+"""Single operations of the CPU back end, called in the built libraries."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import cffi
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from pylucebox._build import find_native_dir
+from pylucebox._gguf_parse import TENSOR_TYPES
+from pylucebox.testing._gguf_writer import encode
+
+Floats = npt.NDArray[np.float32]
+
+TYPE_NUMBERS = {name: number for number, (name, *_) in TENSOR_TYPES.items()}
+
+_API = """
+struct ggml_init_params { size_t mem_size; void * mem_buffer; bool no_alloc; };
+void * ggml_init(struct ggml_init_params params);
+void ggml_free(void * ctx);
+void * ggml_new_tensor_4d(void * ctx, int type, int64_t ne0, int64_t ne1, int64_t ne2, int64_t ne3);
+void * ggml_mul_mat(void * ctx, void * a, void * b);
+void * ggml_mul_mat_id(void * ctx, void * as, void * b, void * ids);
+void * ggml_flash_attn_ext(void * ctx, void * q, void * k, void * v, void * mask, float scale, float max_bias,
+                           float logit_softcap);
+void * ggml_new_graph(void * ctx);
+void ggml_build_forward_expand(void * graph, void * tensor);
+size_t ggml_nbytes(void * tensor);
+void * ggml_backend_alloc_ctx_tensors_from_buft(void * ctx, void * buft);
+void ggml_backend_buffer_free(void * buffer);
+void ggml_backend_tensor_set(void * tensor, const void * data, size_t offset, size_t size);
+void ggml_backend_tensor_get(void * tensor, void * data, size_t offset, size_t size);
+void * ggml_backend_get_default_buffer_type(void * backend);
+void * ggml_backend_get_device(void * backend);
+void * ggml_backend_dev_backend_reg(void * device);
+void * ggml_backend_reg_get_proc_address(void * reg, const char * name);
+bool ggml_backend_dev_supports_op(void * device, void * op);
+const char * ggml_backend_buft_name(void * buft);
+int ggml_backend_graph_compute(void * backend, void * graph);
+void * ggml_backend_cpu_init(void);
+void ggml_backend_cpu_set_n_threads(void * backend, int n_threads);
+"""
+
+
+class Operations:
+    """The CPU back end with `n_threads`; `repack` puts weights into its own buffers where it has a layout for them."""
+
+    def __init__(self, *, n_threads: int = 1, repack: bool = False) -> None:
+        folder = find_native_dir() / "lib"
+        self._ffi = cffi.FFI()
+        self._ffi.cdef(_API)
+        flags = os.RTLD_NOW | os.RTLD_GLOBAL
+        self._base = self._ffi.dlopen(str(folder / "libggml-base.so"), flags)
+        self._cpu = self._ffi.dlopen(str(folder / "libggml-cpu.so"), flags)
+        self._backend = self._cpu.ggml_backend_cpu_init()
+        self._device = self._base.ggml_backend_get_device(self._backend)
+        self._cpu.ggml_backend_cpu_set_n_threads(self._backend, n_threads)
+        self._default = self._base.ggml_backend_get_default_buffer_type(self._backend)
+        self._weights = self._repack_buffer_type() if repack else self._default
+
+    def _repack_buffer_type(self) -> Any:
+        reg = self._base.ggml_backend_dev_backend_reg(self._device)
+        found = self._base.ggml_backend_reg_get_proc_address(reg, b"ggml_backend_dev_get_extra_bufts")
+        types = self._ffi.cast("void ** (*)(void *)", found)(self._device)
+        i = 0
+        while types[i] != self._ffi.NULL:
+            if self._ffi.string(self._base.ggml_backend_buft_name(types[i])) == b"CPU_REPACK":
+                return types[i]
+            i += 1
+        pytest.skip("this build has no repacked layouts")
+
+    def product(self, weights: Floats, weight_type: str, rows: Floats) -> Floats:
+        """Return ``rows @ weights.T``, shape (n_rows, n_out), with weights of a ggml type."""
+        return self._run("ggml_mul_mat", [(weights, weight_type, True), (rows, "f32", False)])
+
+    def expert_product(self, weights: Floats, weight_type: str, rows: Floats, experts: npt.NDArray[np.int32]) -> Floats:
+        """Return each row times each of its experts, shape (n_rows, n_used, n_out).
+
+        `weights` is (n_expert, n_out, n_in), `rows` (n_rows, 1, n_in), `experts` (n_rows, n_used).
+        """
+        inputs = [(weights, weight_type, True), (rows, "f32", False), (experts, "i32", False)]
+        return self._run("ggml_mul_mat_id", inputs)
+
+    def attention(self, q: Floats, k: Floats, v: Floats, cache_type: str, mask: Floats) -> Floats:
+        """Return flash attention, shape (n_rows, n_head, dim).
+
+        `q` is (n_head, n_rows, dim), `k` and `v` (n_head_kv, n_cells, dim), `mask` (n_rows, n_cells).
+        """
+        inputs = [(q, "f32", False), (k, cache_type, False), (v, cache_type, False), (mask, "f16", False)]
+        return self._run("ggml_flash_attn_ext", inputs, float(q.shape[-1]) ** -0.5, 0.0, 0.0)
+
+    def _run(self, operation: str, inputs: Sequence[tuple[Any, str, bool]], *params: float) -> Floats:
+        base, ffi = self._base, self._ffi
+        contexts = [base.ggml_init({"mem_size": 1 << 20, "mem_buffer": ffi.NULL, "no_alloc": True}) for _ in range(2)]
+        tensors = []
+        for values, type_name, is_weight in inputs:
+            shape = (*values.shape[::-1], 1, 1, 1)[:4]
+            number = 26 if type_name == "i32" else TYPE_NUMBERS[type_name]  # GGML_TYPE_I32
+            tensors.append(base.ggml_new_tensor_4d(contexts[is_weight], number, *shape))
+        out = getattr(base, operation)(contexts[0], *tensors, *params)
+        graph = base.ggml_new_graph(contexts[0])
+        base.ggml_build_forward_expand(graph, out)
+
+        types = (self._default, self._weights)
+        buffers = [
+            base.ggml_backend_alloc_ctx_tensors_from_buft(contexts[i], types[i])
+            for i in range(2)
+            if any(is_weight == bool(i) for _, _, is_weight in inputs)
+        ]
+        if not base.ggml_backend_dev_supports_op(self._device, out):
+            pytest.skip(f"this processor has no repacked layout of {inputs[0][1]}")
+        for tensor, (values, type_name, _) in zip(tensors, inputs, strict=True):
+            data = values.tobytes() if type_name == "i32" else encode(values, type_name)
+            base.ggml_backend_tensor_set(tensor, data, 0, len(data))
+        assert base.ggml_backend_graph_compute(self._backend, graph) == 0
+        result = ffi.new("char[]", base.ggml_nbytes(out))
+        base.ggml_backend_tensor_get(out, result, 0, len(result))
+        for buffer in buffers:
+            base.ggml_backend_buffer_free(buffer)
+        for context in contexts:
+            base.ggml_free(context)
+        return np.frombuffer(ffi.buffer(result), np.float32).copy()
