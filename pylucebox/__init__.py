@@ -8,14 +8,17 @@ from pylucebox._build import BuildInfo
 from pylucebox._chat import ChatStep
 from pylucebox._engine import Engine
 from pylucebox._errors import (
+    ArmError,
     BackendError,
     BackendUnavailableError,
     BuildError,
     BuildMismatchError,
     CancelledError,
     ClosedError,
+    ComparisonError,
     ContextFullError,
     DecodeError,
+    EnvironmentMismatchError,
     InvalidArgumentError,
     LibraryNotFoundError,
     LoadError,
@@ -25,6 +28,7 @@ from pylucebox._errors import (
     OutOfMemoryError,
     RollbackError,
     SequenceStateError,
+    SessionFileError,
     SidecarMismatchError,
     SidecarNotFoundError,
     SpecUnavailableError,
@@ -40,6 +44,7 @@ from pylucebox._version import __version__
 from pylucebox._width import CycleContext, CycleObservation, FixedWidth, PlaceholderWidth, WidthPolicy
 
 __all__ = [
+    "ArmError",
     "Backend",
     "BackendError",
     "BackendUnavailableError",
@@ -51,6 +56,7 @@ __all__ = [
     "ChatCompletion",
     "ChatStep",
     "ClosedError",
+    "ComparisonError",
     "Completion",
     "ContextFullError",
     "CycleContext",
@@ -59,6 +65,7 @@ __all__ = [
     "DecodeError",
     "Device",
     "Engine",
+    "EnvironmentMismatchError",
     "FixedWidth",
     "InvalidArgumentError",
     "LibraryNotFoundError",
@@ -73,6 +80,7 @@ __all__ = [
     "RollbackError",
     "SamplingParams",
     "SequenceStateError",
+    "SessionFileError",
     "SessionInfo",
     "SidecarMismatchError",
     "SidecarNotFoundError",

@@ -11,11 +11,13 @@ import pytest
 
 from pylucebox import _errors
 from pylucebox._errors import (
+    ArmError,
     BackendUnavailableError,
     BuildMismatchError,
     CancelledError,
     ClosedError,
     ContextFullError,
+    EnvironmentMismatchError,
     InvalidArgumentError,
     LibraryNotFoundError,
     LoadError,
@@ -25,6 +27,7 @@ from pylucebox._errors import (
     OutOfMemoryError,
     RollbackError,
     SequenceStateError,
+    SessionFileError,
     SidecarMismatchError,
     SidecarNotFoundError,
     SpecUnavailableError,
@@ -48,6 +51,9 @@ EXAMPLES: list[LuceboxError] = [
     InvalidArgumentError(argument="top_p", value=1.5, allowed="0 to 1"),
     ClosedError(what="engine"),
     SpecUnavailableError(reason_code="no-sidecar", reason="no MTP file was found"),
+    ArmError(arm="theirs", code="not_healthy", seen="no answer in 60 s", native_log=LOG),
+    EnvironmentMismatchError(differences=[("cpu", "a", "b")]),
+    SessionFileError("cannot write", path="runs.jsonl", seen="no space left on device"),
 ]
 BUILTIN_BASES = {
     LibraryNotFoundError: ImportError,
@@ -58,6 +64,7 @@ BUILTIN_BASES = {
     SidecarNotFoundError: FileNotFoundError,
     SidecarMismatchError: ValueError,
     InvalidArgumentError: ValueError,
+    SessionFileError: OSError,
     ClosedError: RuntimeError,
 }
 
