@@ -249,8 +249,10 @@ class Plan(Record):
         Workloads.
     n_pairs, n_aa
         Blocks of the main phase, and pairs of the baseline with itself, per workload.
+    sentinel, sentinel_arm
+        Short run, and the arm that repeats it through the session; None for no sentinel.
     sentinel_every
-        Main runs between two sentinel runs; 0 for none.
+        Main runs between two sentinel runs.
     cooldown
         ``"none"``, seconds, or ``"temp:+C"``.
     equivalence
@@ -280,6 +282,8 @@ class Plan(Record):
     cooldown: str
     equivalence: float
     runs: tuple[PlannedRun, ...]
+    sentinel: Workload | None = None
+    sentinel_arm: Arm | None = None
     detect: float | None = None
     max_hours: float | None = None
     model: str | None = None
@@ -300,11 +304,13 @@ class Plan(Record):
 
     def arm(self, name: str) -> Arm:
         """Return an arm by its name."""
-        return next(arm for arm in self.arms if arm.name == name)
+        every = self.arms if self.sentinel_arm is None else (*self.arms, self.sentinel_arm)
+        return next(arm for arm in every if arm.name == name)
 
     def workload(self, name: str) -> Workload:
         """Return a workload by its name."""
-        return next(workload for workload in self.suite.workloads if workload.name == name)
+        every = self.suite.workloads if self.sentinel is None else (*self.suite.workloads, self.sentinel)
+        return next(workload for workload in every if workload.name == name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
