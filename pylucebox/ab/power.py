@@ -54,8 +54,8 @@ def power(n_pairs: int, alpha: float, effect: float) -> float:
     if smallest_p(n_pairs) > alpha:
         return 0.0
     if n_pairs > _EXACT_PAIRS:
-        y = np.random.default_rng(0).standard_normal((_N_SIMULATED, n_pairs)) + effect
-        t = y.mean(axis=1) / y.std(axis=1, ddof=1) * math.sqrt(n_pairs)
+        drawn = np.random.default_rng(0).standard_normal((_N_SIMULATED, n_pairs)) + effect
+        t = drawn.mean(axis=1) / drawn.std(axis=1, ddof=1) * math.sqrt(n_pairs)
         return float(np.mean(np.abs(t) >= t_quantile(1 - alpha / 2, n_pairs - 1)))
     responses, signs = _statistics(n_pairs, _N_SIMULATED)
     y = responses + effect

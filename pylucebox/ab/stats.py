@@ -237,8 +237,7 @@ def spread_limit(same: Sequence[float], n_runs: int, n_resamples: int, rng: np.r
     Parameters
     ----------
     same
-        Responses of the baseline against itself. Each is the difference of two runs, so a run scatters by its
-        sqrt(1/2).
+        Differences of two runs close in time, between which nothing changed. A run scatters by sqrt(1/2) of them.
     n_runs
         Sentinel runs.
     """

@@ -17,6 +17,7 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -96,7 +97,7 @@ def _same_pairs(runs: Sequence[RunRecord]) -> list[float]:
 
 
 def noise_of(plan: Plan, runs: Sequence[RunRecord]) -> Noise | None:
-    """What the baseline against itself shows; None without A/A pairs.
+    """Return what the baseline against itself shows; None without A/A pairs.
 
     Parameters
     ----------
@@ -127,14 +128,18 @@ def _sentinel_of(plan: Plan, runs: Sequence[RunRecord]) -> Sentinel | None:
     if len(speeds) < 2 or not same:
         return None
     spread = float(stats.running_median_range(np.log(np.asarray(speeds))))
-    rng = np.random.default_rng([plan.seed, 1])
-    limit = SENTINEL_FACTOR * stats.spread_limit(same, len(speeds), plan.n_resamples, rng)
+    # A sentinel is shorter than a workload and may scatter more, which its own neighbours show.
+    steps = [math.log(after / before) for before, after in pairwise(speeds)]
+    limit = SENTINEL_FACTOR * max(
+        stats.spread_limit(sample, len(speeds), plan.n_resamples, np.random.default_rng([plan.seed, 1]))
+        for sample in (same, steps)
+    )
     return Sentinel(
         n=len(speeds), spread=math.expm1(spread), limit=math.expm1(limit), ok=spread <= limit, values=tuple(speeds)
     )
 
 
-def _identity(plan: Plan, runs: Sequence[RunRecord], workload: str, pairs: _Pairs, control: str) -> tuple[str, bool]:
+def _identity(pairs: _Pairs, control: str) -> tuple[str, bool]:
     """Describe whether the texts are the same, and tell whether they are known to differ."""
     for base, test in pairs.runs:
         if not same_text(base, test):
@@ -186,13 +191,13 @@ def rows_of(plan: Plan, runs: Sequence[RunRecord]) -> tuple[list[Row], list[_Pai
         zip(plan.rows, pairs, p_values, stats.holm(p_values), strict=True)
     ):
         control = _control_of(runs, workload)
-        identity, differs = _identity(plan, runs, workload, row, control)
+        identity, differs = _identity(row, control)
         blank = Row(workload=workload, arm=arm, verdict=Verdict.INVALID.value, reason="", identity=identity)
         unusable = _unusable(plan, runs, workload, arm, row)
         if unusable:
             rows.append(replace(blank, reason=unusable, identity="not compared" if not row.runs else identity))
             continue
-        measured = _measured(plan, blank, row, p, p_holm, np.random.default_rng([plan.seed, 2, number]))
+        measured = _measured(plan, blank, row, (p, p_holm), np.random.default_rng([plan.seed, 2, number]))
         rows.append(_judged(plan, measured, row, noise, sentinel, differs=differs))
     return rows, pairs, noise, sentinel
 
@@ -207,15 +212,17 @@ def _unusable(plan: Plan, runs: Sequence[RunRecord], workload: str, arm: str, pa
         return f"the baseline does not repeat its own text: block {odd.block} differs{where}"
     if pairs.responses:
         return None
-    involved = [run for run in runs if run.arm in (arm, plan.baseline) and run.workload == workload]
+    left_out = next((i.detail for run in runs if run.arm == arm for i in run.issues if i.code == "dropped"), None)
+    if left_out is not None:
+        return f"the arm was left out: {left_out}"
+    involved = [run for run in mine if run.arm in (arm, plan.baseline)]
     codes = Counter(issue.code for run in involved for issue in run.issues)
-    codes = codes or Counter(issue.code for run in runs if run.arm == arm for issue in run.issues)
     if codes:
         return "no valid pair: " + ", ".join(f"{code} ({count})" for code, count in codes.most_common(3))
     return "no valid pair: not run" if not pairs.runs else "no valid pair: no decode time was reported"
 
 
-def _measured(plan: Plan, blank: Row, pairs: _Pairs, p: float, p_holm: float, rng: np.random.Generator) -> Row:
+def _measured(plan: Plan, blank: Row, pairs: _Pairs, p_values: tuple[float, float], rng: np.random.Generator) -> Row:
     y = pairs.responses
     medians = stats.bootstrap_medians(y, plan.n_resamples, rng)
     wide, narrow = stats.percentile_interval(medians, 0.95), stats.percentile_interval(medians, 0.90)
@@ -234,8 +241,8 @@ def _measured(plan: Plan, blank: Row, pairs: _Pairs, p: float, p_holm: float, rn
         high90=math.exp(narrow.high),
         t_low=None if t95 is None else math.exp(t95.low),
         t_high=None if t95 is None else math.exp(t95.high),
-        p=p,
-        p_holm=p_holm,
+        p=p_values[0],
+        p_holm=p_values[1],
         n_pairs=len(y),
         mde=None if sigma_run is None else power.detectable(len(y), alpha, sigma_run),
         diverged_at=next((test.diverged_at for _, test in pairs.runs if test.diverged_at is not None), None),
@@ -255,11 +262,11 @@ def _judged(
         )
     verdict, reason = _speed_verdict(
         statistics.median(pairs.responses),
-        stats.Interval(math.log(row.low or 1.0), math.log(row.high or 1.0)),
-        stats.Interval(math.log(row.low90 or 1.0), math.log(row.high90 or 1.0)) if row.n_pairs > 1 else None,
-        1.0 if row.p_holm is None else row.p_holm,
-        None if noise is None else noise.floor,
-        plan.equivalence,
+        interval=stats.Interval(math.log(row.low or 1.0), math.log(row.high or 1.0)),
+        narrow=stats.Interval(math.log(row.low90 or 1.0), math.log(row.high90 or 1.0)) if row.n_pairs > 1 else None,
+        p_holm=1.0 if row.p_holm is None else row.p_holm,
+        floor=None if noise is None else noise.floor,
+        margin=plan.equivalence,
     )
     if sentinel is not None and not sentinel.ok and verdict is not Verdict.UNRESOLVED:
         reason = f"the sentinel moved by {sentinel.spread:.1%}, {sentinel.limit:.1%} is allowed; else {verdict.value}"
@@ -269,6 +276,7 @@ def _judged(
 
 def _speed_verdict(
     effect: float,
+    *,
     interval: stats.Interval,
     narrow: stats.Interval | None,
     p_holm: float,
@@ -327,9 +335,14 @@ def _pooled(
         means = stats.hierarchical_means([row.responses for row in group], plan.n_resamples, rng)
         wide, narrow = stats.percentile_interval(means, 0.95), stats.percentile_interval(means, 0.90)
         effect = statistics.fmean(statistics.median(row.responses) for row in group)
-        enough = narrow if len(by_block[arm]) > 1 else None
-        floor = None if noise is None else noise.floor
-        verdict, reason = _speed_verdict(effect, wide, enough, p_holm, floor, plan.equivalence)
+        verdict, reason = _speed_verdict(
+            effect,
+            interval=wide,
+            narrow=narrow if len(by_block[arm]) > 1 else None,
+            p_holm=p_holm,
+            floor=None if noise is None else noise.floor,
+            margin=plan.equivalence,
+        )
         if sentinel is not None and not sentinel.ok and verdict is not Verdict.UNRESOLVED:
             verdict, reason = Verdict.UNRESOLVED, "the sentinel moved"
         out.append(
