@@ -206,7 +206,8 @@ def _cycles(
 ) -> tuple[list[CycleRecord], tuple[tuple[int, float], ...]]:
     """Return cycles that give `n_tokens` tokens at a mean of `token_ms`, and when the tokens arrive."""
     first_ms = 5.0 * token_ms
-    arrivals, cycles = [(1, first_ms)], []
+    arrivals = [(1, first_ms)]
+    cycles: list[CycleRecord] = []
     done = 1
     while done < n_tokens:
         rows = min(width, n_tokens - done)
