@@ -18,7 +18,7 @@ from pylucebox._errors import ArmError
 from pylucebox.ab.outcome import Outcome
 from pylucebox.ab.records import Arm, Request
 
-__all__ = ["WORKER", "EngineProcess", "open_engine_arm"]
+__all__ = ["WORKER", "EngineProcess", "identify", "last_lines", "open_engine_arm"]
 
 WORKER: Final = Path(__file__).with_name("engine_worker.py")
 _LOG_LINES: Final = 12
@@ -140,10 +140,35 @@ def open_engine_arm(
     options = {"n_ctx": n_ctx, "n_seq": n_seq, **arm.options}
     if sidecar is not None and options.get("mtp", "auto") == "auto":
         options["mtp"] = sidecar
-    # An installed build is measured as it is; ours must be found wherever the worker is started.
-    own = str(Path(__file__).resolve().parents[2])
-    site = arm.site if arm.site is not None or arm.python is not None else own
-    job = {"op": "open", "site": site, "options": options, "model": model}
+    with _started(arm, timeout_s) as worker:
+        worker.ask({"op": "open", "site": _site(arm), "options": options, "model": model}, "start_failed")
+        yield worker
+
+
+def identify(arm: Arm, timeout_s: float = 120.0) -> dict[str, Any]:
+    """Return which build an engine arm uses.
+
+    Raises
+    ------
+    ArmError
+        The build cannot be imported.
+    """
+    with _started(arm, timeout_s) as worker:
+        return worker.ask({"op": "identify", "site": _site(arm)}, "start_failed")
+
+
+def _site(arm: Arm) -> str | None:
+    """Return the folder to import the package from; None leaves it to the interpreter.
+
+    An installed build is measured as it is; ours must be found wherever the worker is started.
+    """
+    if arm.site is not None or arm.python is not None:
+        return arm.site
+    return str(Path(__file__).resolve().parents[2])
+
+
+@contextmanager
+def _started(arm: Arm, timeout_s: float) -> Iterator[EngineProcess]:
     with tempfile.TemporaryFile() as log:
         try:
             process = subprocess.Popen(
@@ -157,10 +182,8 @@ def open_engine_arm(
         except OSError as error:
             seen = f"{arm.python or sys.executable}: {error.strerror}"
             raise ArmError(arm=arm.name, code="start_failed", seen=seen) from error
-        worker = EngineProcess(arm, process, log, timeout_s)
         try:
-            worker.ask(job, "start_failed")
-            yield worker
+            yield EngineProcess(arm, process, log, timeout_s)
         finally:
             _end(process)
 

@@ -41,8 +41,9 @@ class Worker:
 
     def handle(self, job: dict[str, Any]) -> dict[str, Any]:
         """Do a job; an error becomes an answer."""
+        jobs = {"identify": self._identify, "open": self._open, "run": self._run}
         try:
-            result = self._open(job) if job["op"] == "open" else self._run(job)
+            result = jobs[job["op"]](job)
         except Exception as error:
             return {"error": type(error).__name__, "message": str(error)}
         return {"result": result}
@@ -52,26 +53,30 @@ class Worker:
         if self._engine is not None:
             self._engine.close()
 
-    def _open(self, job: dict[str, Any]) -> dict[str, Any]:
-        if job["site"] is not None:
+    def _identify(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Import the package and say which build it is."""
+        if job["site"] is not None and self._package is None:
             sys.path.insert(0, job["site"])
         import pylucebox  # noqa: PLC0415 - which one is known only now
 
         self._package = pylucebox
-        options = job["options"]
-        if job["model"] is None:
-            self._engine = pylucebox.Engine.demo(**options)
-        else:
-            self._engine = pylucebox.Engine(job["model"], **options)
         found = pylucebox.system_info()
         return {
             "version": pylucebox.__version__,
-            "package": os.path.dirname(pylucebox.__file__),  # noqa: PTH120 - a plain string for JSON
             "upstream_build": found.upstream_build,
             "series_hash": found.series_hash,
-            "drafts": bool(self._engine.spec.effective),
-            "reason": self._engine.spec.reason,
+            "compiler": found.compiler,
+            "cmake_args": found.cmake_args,
         }
+
+    def _open(self, job: dict[str, Any]) -> dict[str, Any]:
+        identity = self._identify(job)
+        options = job["options"]
+        if job["model"] is None:
+            self._engine = self._package.Engine.demo(**options)
+        else:
+            self._engine = self._package.Engine(job["model"], **options)
+        return identity
 
     def _run(self, job: dict[str, Any]) -> dict[str, Any]:
         if job["warmup"] is not None:
