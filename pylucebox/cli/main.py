@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pylucebox._errors import InvalidArgumentError, LuceboxError
 from pylucebox._version import __version__
-from pylucebox.cli import chat, demo, doctor, generate
+from pylucebox.cli import ab, chat, demo, doctor, generate
 from pylucebox.cli._args import Parser, UsageError
 from pylucebox.cli._io import abandon_stdout, error_document, note, print_json, use_tolerant_streams
 from pylucebox.cli._ports import EngineFactory, open_engine
@@ -34,7 +34,7 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"lucebox {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (demo, generate, chat, doctor):
+    for module in (demo, generate, chat, doctor, ab):
         name = module.__name__.rpartition(".")[2]
         command = commands.add_parser(name, help=module.SUMMARY, description=module.DESCRIPTION, allow_abbrev=False)
         module.add_arguments(command)
