@@ -228,7 +228,7 @@ def test_extreme_ratios_stay_inside_the_plot() -> None:
 
 def test_server_arm_without_token_times_is_shown() -> None:
     server = Arm(name="theirs", kind="server", command=("/usr/bin/llama-server", "--port", "{port}"))
-    done, cycles = session({("w", "theirs"): Effect(1.3)}, workloads=[workload("w")], arms=(ARMS[0], server))
+    done, _ = session({("w", "theirs"): Effect(1.3)}, workloads=[workload("w")], arms=(ARMS[0], server))
     bare = tuple(
         replace(run, spec=None, widths={}, sequences=tuple(replace(each, block_ms=()) for each in run.sequences))
         for run in done.runs
