@@ -83,8 +83,9 @@ def build_plan(
         The arms or the baseline cannot be used.
     """
     names = [arm.name for arm in arms]
-    if len(names) < 2 or len(set(names)) != len(names):
-        raise InvalidArgumentError(argument="arms", value=names, allowed="two or more arms of different names")
+    if len(names) < 2 or len({*names, "sentinel"}) != len(names) + 1:
+        allowed = "two or more arms of different names, none of them called sentinel"
+        raise InvalidArgumentError(argument="arms", value=names, allowed=allowed)
     baseline = names[0] if baseline is None else baseline
     if baseline not in names:
         raise InvalidArgumentError(argument="baseline", value=baseline, allowed=", ".join(names))

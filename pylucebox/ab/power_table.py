@@ -156,7 +156,9 @@ def run_case(case: Case, n_sessions: int, *, first_seed: int = 0, n_resamples: i
     n_pairs = []
     for seed in range(first_seed, first_seed + n_sessions):
         wishes = Wishes(seed=seed, detect=case.detect, n_resamples=n_resamples, control=False)
-        done = simulate(arms, seed=seed, world=case.world, wishes=wishes, n_workloads=case.n_workloads).session
+        done = simulate(
+            arms, seed=seed, world=case.world, wishes=wishes, n_workloads=case.n_workloads, n_tokens=4
+        ).session
         if done.summary is None:
             raise RuntimeError("a simulated session has a summary")
         n_pairs.append(done.plan.n_pairs)
