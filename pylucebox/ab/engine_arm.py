@@ -102,6 +102,7 @@ class EngineProcess:
         while True:
             ready, _, _ = select.select([out], [], [], self.timeout_s)
             if not ready:
+                self.process.kill()  # it would not notice that it is to end
                 raise self._error("timeout", f"no answer in {self.timeout_s:g} s")
             part = os.read(out, 1 << 20)
             if not part:

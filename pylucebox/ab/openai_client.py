@@ -79,8 +79,8 @@ def _get(address: Address, path: str, timeout_s: float) -> tuple[int, bytes]:
     connection = address.connect(timeout_s)
     try:
         connection.request("GET", address.base + path)
-        reply = connection.getresponse()
-        return reply.status, reply.read()
+        with connection.getresponse() as reply:
+            return reply.status, reply.read()
     finally:
         connection.close()
 
@@ -287,12 +287,12 @@ def complete(
         body = json.dumps(dialect.body(request)).encode()
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
         connection.request("POST", address.base + dialect.path, body, headers)
-        reply = connection.getresponse()
-        if reply.status != 200:
-            seen = reply.read(500).decode("utf-8", "replace").strip()
-            raise ServerError("bad_reply", f"status {reply.status}: {seen}")
-        for event in _events(reply):
-            got.add(event, 1000.0 * (clock() - begin))
+        with connection.getresponse() as reply:
+            if reply.status != 200:
+                seen = reply.read(500).decode("utf-8", "replace").strip()
+                raise ServerError("bad_reply", f"status {reply.status}: {seen}")
+            for event in _events(reply):
+                got.add(event, 1000.0 * (clock() - begin))
     except socket.timeout as error:  # noqa: UP041 - the same class only from Python 3.10 on
         raise ServerError("timeout", f"silence for {timeout_s:g} s") from error
     except (OSError, http.client.HTTPException) as error:
