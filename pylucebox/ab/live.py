@@ -125,6 +125,8 @@ class _Lines:
     def started(self, run: PlannedRun, eta_s: float | None) -> None:
         """Name the phase when it is new."""
         self._eta_s = eta_s
+        if not self._phases:  # a session that is resumed begins in its middle
+            self._n_shares = self._shares(run.index)
         if run.phase not in self._phases and run.phase != "sentinel":
             self._phases.add(run.phase)
             self.say(f"phase: {_PHASES.get(run.phase, run.phase)}")
@@ -135,13 +137,16 @@ class _Lines:
         progress.count(record)
         if not record.valid:
             self.say(_issues(record))
-        n_shares = 10 * progress.n_done // max(1, len(progress.plan.runs))
+        n_shares = self._shares(progress.n_done)
         if n_shares > self._n_shares:
             self._n_shares = n_shares
             is_last = progress.n_done == len(progress.plan.runs)
             left = "" if self._eta_s is None or is_last else f", about {wording.duration(self._eta_s)} left"
             invalid = f", {progress.n_invalid} invalid" if progress.n_invalid else ""
             self.say(f"{progress.of_total(progress.n_done)} runs{invalid}{left}")
+
+    def _shares(self, n_runs: int) -> int:
+        return 10 * n_runs // max(1, len(self._progress.plan.runs))
 
     def rows(self, rows: Sequence[Row]) -> None:
         """Say nothing: the table at the end has all that is certain."""

@@ -318,8 +318,8 @@ def _options(options: Mapping[str, Any]) -> str:
 def workloads_sheet(plan: Plan) -> Sheet:
     """Return what the workloads are, with their hashes."""
     rows = tuple(_workload(each) for each in plan.suite.workloads)
-    columns = ("workload", "what", "sequences", "prompt tokens", "output tokens", "sampling", "SHA-256")
-    return Sheet("Workloads", columns, rows, n_labels=2)
+    columns = ("workload", "what", "sampling", "sequences", "prompt tokens", "output tokens", "SHA-256")
+    return Sheet("Workloads", columns, rows, n_labels=3)
 
 
 def _workload(each: Workload) -> tuple[str, ...]:
@@ -327,7 +327,7 @@ def _workload(each: Workload) -> tuple[str, ...]:
     prompts = _spread([request.n_prompt for request in each.requests])
     sampling = f"temperature {first.temperature:g}, seed {first.seed}" if first.temperature else "greedy"
     outputs = _spread([request.max_tokens for request in each.requests])
-    return (each.name, each.title, str(len(each.requests)), prompts, outputs, sampling, each.sha256[:12])
+    return (each.name, each.title, sampling, str(len(each.requests)), prompts, outputs, each.sha256[:12])
 
 
 def _spread(values: Sequence[int | None]) -> str:
@@ -405,16 +405,25 @@ def invalid_sheet(session: Session) -> Sheet:
 
 
 def environment_sheets(env: Mapping[str, Any]) -> tuple[Sheet, ...]:
-    """Return the environment: what must be the same for two sessions to be compared, and the rest."""
-    titles = {"comparable": "Must agree for a comparison with another session", "informative": "For information"}
+    """Return the environment: what must be the same for two sessions to be compared, the software, and the rest."""
+    titles = {
+        "comparable": "Must agree for a comparison with another session",
+        "build": "What was measured",
+        "informative": "For information",
+    }
     return tuple(
         Sheet(title, ("field", "value"), tuple(_flat(env.get(part) or {})), n_labels=2)
         for part, title in titles.items()
     )
 
 
+_YES = frozenset({"1", "True"})
+
+
 def _flat(value: object, name: str = "") -> list[tuple[str, str]]:
     if isinstance(value, Mapping) and value:
+        if all(str(item) in _YES for item in value.values()):
+            return [(name, ", ".join(map(str, value)))]  # features that are there, as a list
         pairs = [_flat(item, f"{name}.{key}" if name else str(key)) for key, item in value.items()]
         return [pair for group in pairs for pair in group]
     if isinstance(value, (list, tuple)):

@@ -21,6 +21,7 @@ __all__ = ["render"]
 ReadCycles = Callable[[RunRecord], Sequence[CycleRecord]]
 
 _HASH: Final = re.compile("[0-9a-f]{12,}")
+_SHORT_HASH: Final = 16  # digits that fit on a line of any screen
 _N_COLOURS: Final = 6
 _OPEN_WORKLOADS: Final = 8  # with more, a page that shows everything at once is too long to find anything
 _MAX_STEPS: Final = 1500  # cycles drawn of a run; a picture of more has no more to show and takes long to draw
@@ -91,7 +92,7 @@ def _header(session: Session, summary: Summary) -> Html:
         f"suite {plan.suite.name}",
         f"{plan.n_pairs} pairs per row",
         f"{summary.n_runs} runs in {wording.duration(3600 * summary.wall_hours)}",
-        *([f"started {started.replace('T', ' ').replace('Z', ' UTC')}"] if started else []),
+        *([f"started {wording.time_text(started)}"] if started else []),
     ]
     counts = [
         el("li", _chip(verdict, f"{verdict} {count}", is_zero=not count))
@@ -224,7 +225,9 @@ def _cell(sheet: data.Sheet, at: int, text: str) -> Html:
         return el("th", text, scope="row")
     if sheet.columns[at] == "verdict":
         return el("td", _chip(text))
-    return el("td", text, class_="mono" if _HASH.fullmatch(text) else _align(sheet, at))
+    if _HASH.fullmatch(text):
+        return el("td", text, class_="mono short" if len(text) <= _SHORT_HASH else "mono")
+    return el("td", text, class_=_align(sheet, at))
 
 
 def _details(summary: str, *content: object, is_open: bool = False) -> Html:
@@ -252,7 +255,12 @@ def _workload(session: Session, each: WorkloadSummary, cycles: ReadCycles, *, is
 
 
 def _why(row: Row) -> str:
-    return row.reason if row.identity in row.reason else f"{row.reason}; {row.identity}"
+    parts = [row.reason]
+    if row.verdict == Verdict.UNRESOLVED.value and row.mde is not None:
+        parts.append(f"an effect of {wording.percent(row.mde)} would have been found")
+    if row.identity not in row.reason:
+        parts.append(row.identity)
+    return "; ".join(parts)
 
 
 def _colour(session: Session, arm: str) -> str:
@@ -377,7 +385,8 @@ def _method(session: Session) -> Html:
 
 
 def _environment(session: Session) -> Html:
-    tables = (_table(sheet) for sheet in data.environment_sheets(session.env) if sheet.rows)
+    sheets = [sheet for sheet in data.environment_sheets(session.env) if sheet.rows]
+    tables = (_details(sheet.title, _table(sheet), is_open=number == 0) for number, sheet in enumerate(sheets))
     return el("section", el("h2", "Environment"), *tables, class_="card", id="environment")
 
 

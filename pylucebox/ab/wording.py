@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from typing import Final
 
@@ -22,6 +23,7 @@ __all__ = [
     "row_text",
     "share_text",
     "speed_text",
+    "time_text",
 ]
 
 UNKNOWN: Final = "-"
@@ -33,8 +35,8 @@ MEANINGS: Final = {
     Verdict.SLOWER: "The same in the other direction.",
     Verdict.EQUIVALENT: "Both 90 % intervals, of the median and of the mean, lie inside the margin around 1: a"
     " difference that is larger than the margin can be ruled out.",
-    Verdict.UNRESOLVED: "Neither a difference nor its absence is shown. More pairs may tell; the smallest effect that"
-    " this session would have found stands beside it.",
+    Verdict.UNRESOLVED: "Neither a difference nor its absence is shown. More pairs may tell; the MDE is the smallest"
+    " effect that so many pairs would have found.",
     Verdict.DIVERGED: "The arm gave another text than the baseline. It did other work, so its speed says nothing.",
     Verdict.INVALID: "There is no pair of valid runs, or the baseline does not repeat its own text.",
 }
@@ -112,6 +114,15 @@ def bytes_text(value: int | None) -> str:
         return UNKNOWN
     mebibytes = value / 2**20
     return f"{mebibytes / 1024:.1f} GiB" if mebibytes >= 1024 else f"{mebibytes:.0f} MiB"
+
+
+def time_text(iso: str) -> str:
+    """Return an ISO time in UTC to the minute; what is none as it is."""
+    try:
+        moment = datetime.datetime.fromisoformat(iso.replace("Z", "+00:00"))
+    except ValueError:
+        return iso
+    return moment.astimezone(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def duration(seconds: float) -> str:

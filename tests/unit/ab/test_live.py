@@ -84,6 +84,16 @@ def test_session_that_grows_counts_on(done: Session) -> None:
     assert f" {len(done.runs)} runs" in lines[-1]
 
 
+def test_resumed_session_goes_on_counting(done: Session) -> None:
+    out = io.StringIO()
+    with live.open_display(done.plan, tty=False, out=out) as display:
+        for planned, record in list(zip(done.plan.runs, done.runs, strict=True))[150:]:
+            display.started(planned, 9.0)
+            display.finished(replace(record, issues=()))
+    counted = [line for line in out.getvalue().splitlines() if " runs" in line]
+    assert len(counted) == 3
+
+
 def shown(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
