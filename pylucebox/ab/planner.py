@@ -12,10 +12,13 @@ from pylucebox.ab.records import Arm, Plan, Suite, Workload
 from pylucebox.ab.schedule import balanced_pairs, lay_out
 from pylucebox.ab.stats import MAX_PAIRS, smallest_p
 
-__all__ = ["DEFAULT_PAIRS", "Wishes", "build_plan", "claim_note", "default_pairs", "with_pairs_for"]
+__all__ = ["DEFAULT_PAIRS", "Wishes", "build_plan", "claim_note", "default_aa", "default_pairs", "with_pairs_for"]
 
 DEFAULT_PAIRS = 8
 """Pairs unless the table or the order needs more."""
+
+MIN_AA_PAIRS = 12
+"""Fewest pairs of the baseline with itself, over all workloads, that a noise floor is taken from."""
 
 TYPICAL_SIGMA = 0.005
 """Scatter of a run that is assumed before it has been measured: half a per cent."""
@@ -33,7 +36,7 @@ class Wishes:
 
     n_pairs: int | None = None
     detect: float | None = None
-    n_aa: int = 2
+    n_aa: int | None = None
     order: str = "abba"
     isolation: str = "process"
     sentinel_every: int = 8
@@ -48,6 +51,11 @@ class Wishes:
 def default_pairs(n_rows: int, n_arms: int) -> int:
     """Pairs that let every row make a claim, and every arm be at every place of a block equally often."""
     return balanced_pairs(max(DEFAULT_PAIRS, power.pairs_that_can_claim(n_rows)), n_arms)
+
+
+def default_aa(n_workloads: int) -> int:
+    """Return the pairs of the baseline with itself per workload that make enough for a noise floor."""
+    return max(2, -(-MIN_AA_PAIRS // n_workloads))
 
 
 def build_plan(
@@ -103,7 +111,7 @@ def build_plan(
         arms=tuple(ordered),
         suite=suite if wishes.control else _without_controls(suite),
         n_pairs=n_pairs,
-        n_aa=wishes.n_aa,
+        n_aa=default_aa(len(suite.workloads)) if wishes.n_aa is None else wishes.n_aa,
         sentinel=None if sentinel is None else sentinel[0],
         sentinel_arm=None if sentinel is None else sentinel[1],
         sentinel_every=wishes.sentinel_every,
@@ -159,13 +167,14 @@ def with_pairs_for(plan: Plan, sigma_run: float) -> Plan:
         So small an effect needs more pairs than can be tested exactly.
     """
     effect = plan.detect or 0.0
-    n_pairs = power.pairs_for(effect, len(plan.rows), sigma_run)
+    n_pairs = power.pairs_for(effect, len(plan.rows), sigma_run, plan.equivalence)
     if n_pairs is None:
-        can = power.detectable(MAX_PAIRS, power.ALPHA / len(plan.rows), sigma_run)
-        seen = (
-            f"a run scatters by {sigma_run:.2%}, and {MAX_PAIRS} pairs find {can or 0.0:.2%} in {len(plan.rows)} rows"
-        )
+        can = power.detectable(MAX_PAIRS, power.ALPHA / len(plan.rows), sigma_run, plan.equivalence) or 0.0
+        seen = f"a run scatters by {sigma_run:.2%}, and {MAX_PAIRS} pairs find {can:.2%} in {len(plan.rows)} rows"
         advice = "Ask for a larger effect, fewer workloads or arms, longer workloads, or a quieter machine."
+        if effect < plan.equivalence:
+            seen = f"differences below {plan.equivalence:.2%} count as none"
+            advice = "Ask for a larger effect, or set a smaller --equiv."
         raise ComparisonError(f"an effect of {effect:.2%} cannot be detected", seen=seen, advice=advice)
     n_pairs = min(balanced_pairs(n_pairs, len(plan.arms)), MAX_PAIRS)
     return _scheduled(replace(plan, n_pairs=n_pairs))
@@ -188,7 +197,7 @@ def claim_note(plan: Plan, sigma_run: float | None) -> str:
             f" take {power.pairs_that_can_claim(n_rows)} or more."
         )
     sigma = TYPICAL_SIGMA if sigma_run is None else sigma_run
-    effect = power.detectable(plan.n_pairs, power.ALPHA / n_rows, sigma) or 0.0
+    effect = power.detectable(plan.n_pairs, power.ALPHA / n_rows, sigma, plan.equivalence) or 0.0
     basis = "if a run scatters by" if sigma_run is None else "a run scatters by"
     return (
         f"{plan.n_pairs} pairs find an effect of {effect:.1%} in any one of {n_rows} rows with"

@@ -1,7 +1,8 @@
 """How many pairs an effect needs, and which effect a number of pairs can find.
 
-The test is the exact sign-flip test with normal noise. Up to 11 pairs its power is simulated with the test itself,
-because so few pairs allow few p-values; beyond, the t test has the same power and is cheaper.
+Found means what it means in a session: the exact sign-flip test at the level of the row, and a median above the noise
+floor. Both are simulated with normal noise. From 12 pairs on the sign-flip test has enough p-values to be as good as
+the t test, which then takes its place, because it is cheaper.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ import functools
 import math
 
 import numpy as np
+import numpy.typing as npt
 
 from pylucebox.ab.stats import MAX_PAIRS, Floats, smallest_p, t_quantile
+
+Bools = npt.NDArray[np.bool_]
 
 __all__ = ["ALPHA", "POWER", "detectable", "pairs_for", "pairs_that_can_claim", "power"]
 
@@ -23,19 +27,35 @@ POWER = 0.80
 
 _N_SIMULATED = 3000
 _EXACT_PAIRS = 11
+_SMALLEST_SIGMA = 1e-5  # no clock is better, and none at all would divide by zero
 
 
 @functools.cache
-def _statistics(n_pairs: int, n_simulated: int) -> tuple[Floats, Floats]:
-    """Return standard normal responses, shape (simulated, pairs), and the half of all sign vectors that begins +."""
-    responses = np.random.default_rng(0).standard_normal((n_simulated, n_pairs))
+def _normal(n_pairs: int) -> Floats:
+    """Return standard normal responses, shape (simulated, pairs)."""
+    return np.random.default_rng(0).standard_normal((_N_SIMULATED, n_pairs))
+
+
+@functools.cache
+def _floor(n_pairs: int) -> float:
+    """Return the noise floor of a median in units of the standard deviation of a response."""
+    return float(np.percentile(np.abs(np.median(_normal(n_pairs), axis=1)), 95.0))
+
+
+def _significant(responses: Floats, alpha: float) -> Bools:
+    n_pairs = responses.shape[1]
+    sums = np.abs(responses.sum(axis=1))
+    if n_pairs > _EXACT_PAIRS:
+        t = sums / responses.std(axis=1, ddof=1) / math.sqrt(n_pairs)
+        return np.asarray(t >= t_quantile(1 - alpha / 2, n_pairs - 1))
     bits = (np.arange(2 ** (n_pairs - 1))[:, None] >> np.arange(n_pairs)) & 1
-    return responses, 1.0 - 2.0 * bits
+    flipped = np.abs(responses @ (1.0 - 2.0 * bits).T)  # the other half of the sign vectors mirrors these
+    return np.asarray(np.mean(flipped >= sums[:, None] - 1e-12, axis=1) <= alpha)
 
 
 @functools.cache
 def power(n_pairs: int, alpha: float, effect: float) -> float:
-    """Probability that `n_pairs` pairs give p <= `alpha`.
+    """Probability that `n_pairs` pairs find an effect.
 
     Parameters
     ----------
@@ -53,18 +73,22 @@ def power(n_pairs: int, alpha: float, effect: float) -> float:
     """
     if smallest_p(n_pairs) > alpha:
         return 0.0
-    if n_pairs > _EXACT_PAIRS:
-        drawn = np.random.default_rng(0).standard_normal((_N_SIMULATED, n_pairs)) + effect
-        t = drawn.mean(axis=1) / drawn.std(axis=1, ddof=1) * math.sqrt(n_pairs)
-        return float(np.mean(np.abs(t) >= t_quantile(1 - alpha / 2, n_pairs - 1)))
-    responses, signs = _statistics(n_pairs, _N_SIMULATED)
-    y = responses + effect
-    flipped = np.abs(y @ signs.T)
-    p = np.mean(flipped >= np.abs(y.sum(axis=1))[:, None] - 1e-12, axis=1)
-    return float(np.mean(p <= alpha))
+    responses = _normal(n_pairs) + effect
+    above = np.median(responses, axis=1) > _floor(n_pairs)
+    return float(np.mean(_significant(responses, alpha) & above))
 
 
-def detectable(n_pairs: int, alpha: float, sigma_run: float) -> float | None:
+@functools.cache
+def _units(n_pairs: int, alpha: float) -> float:
+    """Return the effect found with probability `POWER`, in standard deviations of a response."""
+    low, high = 0.0, 8.0  # so large an effect is found by any number of pairs that can claim
+    while high - low > 0.005:
+        middle = (low + high) / 2
+        low, high = (low, middle) if power(n_pairs, alpha, middle) >= POWER else (middle, high)
+    return high
+
+
+def detectable(n_pairs: int, alpha: float, sigma_run: float, margin: float = 0.0) -> float | None:
     """Smallest effect that is found with probability `POWER`.
 
     Parameters
@@ -73,6 +97,8 @@ def detectable(n_pairs: int, alpha: float, sigma_run: float) -> float | None:
         As in `power`.
     sigma_run
         Standard deviation of the logarithm of one run's speed.
+    margin
+        Equivalence margin as a fraction. However well smaller effects are known, they are called EQUIVALENT.
 
     Returns
     -------
@@ -81,16 +107,8 @@ def detectable(n_pairs: int, alpha: float, sigma_run: float) -> float | None:
     """
     if n_pairs < 2 or smallest_p(n_pairs) > alpha:
         return None
-    return math.expm1(_effect(n_pairs, alpha) * sigma_run * math.sqrt(2.0))
-
-
-@functools.cache
-def _effect(n_pairs: int, alpha: float) -> float:
-    low, high = 0.0, 8.0
-    while high - low > 0.005:
-        middle = (low + high) / 2
-        low, high = (low, middle) if power(n_pairs, alpha, middle) >= POWER else (middle, high)
-    return high
+    effect = math.expm1(_units(n_pairs, alpha) * sigma_run * math.sqrt(2.0))
+    return max(effect, margin)
 
 
 def pairs_that_can_claim(n_rows: int) -> int:
@@ -101,7 +119,7 @@ def pairs_that_can_claim(n_rows: int) -> int:
     return 1 + math.ceil(math.log2(max(1, n_rows) / ALPHA))
 
 
-def pairs_for(effect: float, n_rows: int, sigma_run: float) -> int | None:
+def pairs_for(effect: float, n_rows: int, sigma_run: float, margin: float = 0.0) -> int | None:
     """Fewest pairs that find an effect with probability `POWER` in a table of `n_rows` rows.
 
     Parameters
@@ -110,16 +128,18 @@ def pairs_for(effect: float, n_rows: int, sigma_run: float) -> int | None:
         As a fraction, above 0.
     n_rows
         Rows of the table.
-    sigma_run
+    sigma_run, margin
         As in `detectable`.
 
     Returns
     -------
     int or None
-        None when `MAX_PAIRS` pairs are not enough.
+        None when `MAX_PAIRS` pairs are not enough, or the effect is within the margin.
     """
+    if effect < margin:
+        return None
     alpha = ALPHA / max(1, n_rows)
-    size = math.log1p(effect) / (max(sigma_run, 1e-9) * math.sqrt(2.0))
+    size = math.log1p(effect) / (max(sigma_run, _SMALLEST_SIGMA) * math.sqrt(2.0))
     for n_pairs in range(pairs_that_can_claim(n_rows), MAX_PAIRS + 1):
         if power(n_pairs, alpha, size) >= POWER:
             return n_pairs

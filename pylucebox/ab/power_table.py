@@ -105,7 +105,7 @@ class CaseResult(Record):
 
 def _at_limit(n_rows: int) -> float:
     """Return the effect that the planner promises to find in a table of two arms."""
-    return power.detectable(default_pairs(n_rows, 2), power.ALPHA / n_rows, SIGMA) or 0.0
+    return power.detectable(default_pairs(n_rows, 2), power.ALPHA / n_rows, SIGMA, Wishes().equivalence) or 0.0
 
 
 CASES: tuple[Case, ...] = (

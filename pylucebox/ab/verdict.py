@@ -244,7 +244,7 @@ def _measured(plan: Plan, blank: Row, pairs: _Pairs, p_values: tuple[float, floa
         p=p_values[0],
         p_holm=p_values[1],
         n_pairs=len(y),
-        mde=None if sigma_run is None else power.detectable(len(y), alpha, sigma_run),
+        mde=None if sigma_run is None else power.detectable(len(y), alpha, sigma_run, plan.equivalence),
         diverged_at=next((test.diverged_at for _, test in pairs.runs if test.diverged_at is not None), None),
         clock=pairs.clock,
         block_ratio=block_ratios(pairs.runs),

@@ -113,7 +113,10 @@ def _add_design(group: Any) -> None:
         help="take as many pairs as find an effect of this size in 80 %% of sessions, by the noise measured first",
     )
     group.add_argument(
-        "--aa", type=whole(1, 20), default=2, metavar="N", help="pairs of the baseline with itself (default: 2)"
+        "--aa",
+        type=whole(1, 20),
+        metavar="N",
+        help="pairs of the baseline with itself per workload (default: 2, or as many as make 12 in all)",
     )
     group.add_argument(
         "--order",

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from pylucebox._errors import ComparisonError, InvalidArgumentError
-from pylucebox.ab.planner import Wishes, build_plan, claim_note, default_pairs, with_pairs_for
+from pylucebox.ab.planner import MIN_AA_PAIRS, Wishes, build_plan, claim_note, default_aa, default_pairs, with_pairs_for
 from pylucebox.ab.power import pairs_that_can_claim
 from pylucebox.ab.records import Arm, PlannedRun
 from pylucebox.ab.schedule import balanced_pairs, block_orders, lay_out, williams_rows
@@ -113,15 +113,18 @@ def test_note_says_when_no_claim_is_possible() -> None:
     plan = stub_plan(ARMS, Wishes(n_pairs=3), n_workloads=2)
     assert claim_note(plan, None).startswith("3 pairs cannot make a claim in a table of 4 rows")
     plan = stub_plan(ARMS, Wishes(), n_workloads=2)
-    assert claim_note(plan, 0.004) == (
-        "9 pairs find an effect of 0.8% in any one of 4 rows with 80% probability (a run scatters by 0.40%)."
+    assert claim_note(plan, 0.008) == (
+        "9 pairs find an effect of 1.7% in any one of 4 rows with 80% probability (a run scatters by 0.80%)."
     )
 
 
-def test_planned_effect_that_is_too_small_is_refused_with_what_is_possible() -> None:
-    plan = stub_plan(ARMS, Wishes(detect=0.001), n_workloads=2)
-    with pytest.raises(ComparisonError, match="40 pairs find"):
-        with_pairs_for(plan, 0.02)
+@pytest.mark.parametrize(
+    ("detect", "seen"), [(0.012, "40 pairs find"), (0.001, "differences below 1.00% count as none")]
+)
+def test_planned_effect_that_is_too_small_is_refused_with_what_is_possible(detect: float, seen: str) -> None:
+    plan = stub_plan(ARMS, Wishes(detect=detect), n_workloads=2)
+    with pytest.raises(ComparisonError, match=seen):
+        with_pairs_for(plan, 0.03)
 
 
 @pytest.mark.parametrize(
@@ -146,3 +149,9 @@ def test_baseline_comes_first_whatever_the_order_of_the_arms() -> None:
     plan = build_plan([Arm(name=name, kind="engine") for name in ("x", "y", "z")], "y", suite, Wishes())
     assert [arm.name for arm in plan.arms] == ["y", "x", "z"]
     assert plan.rows == (("text-0", "x"), ("text-0", "z"))
+
+
+@pytest.mark.parametrize(("n_workloads", "n_aa"), [(1, 12), (5, 3), (6, 2), (40, 2)])
+def test_few_workloads_get_more_pairs_of_the_baseline_with_itself(n_workloads: int, n_aa: int) -> None:
+    assert default_aa(n_workloads) == n_aa
+    assert n_aa * n_workloads >= MIN_AA_PAIRS

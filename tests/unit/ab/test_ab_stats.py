@@ -123,7 +123,7 @@ def test_power_of_few_pairs_is_that_of_all_having_one_sign() -> None:
 def test_simulated_power_and_t_power_meet() -> None:
     exact = power.power(11, 0.05, 1.0)
     approximate = power.power(12, 0.05, 1.0)
-    assert exact < approximate < exact + 0.06
+    assert exact - 0.03 < approximate < exact + 0.08
 
 
 def test_planner_and_detectable_effect_agree() -> None:
