@@ -22,6 +22,7 @@ ReadCycles = Callable[[RunRecord], Sequence[CycleRecord]]
 
 _HASH: Final = re.compile("[0-9a-f]{12,}")
 _SHORT_HASH: Final = 16  # digits that fit on a line of any screen
+_LONG: Final = 28  # characters of a cell that may be broken anywhere, since a path has no better place
 _N_COLOURS: Final = 6
 _OPEN_WORKLOADS: Final = 8  # with more, a page that shows everything at once is too long to find anything
 _MAX_STEPS: Final = 1500  # cycles drawn of a run; a picture of more has no more to show and takes long to draw
@@ -227,7 +228,7 @@ def _cell(sheet: data.Sheet, at: int, text: str) -> Html:
         return el("td", _chip(text))
     if _HASH.fullmatch(text):
         return el("td", text, class_="mono short" if len(text) <= _SHORT_HASH else "mono")
-    return el("td", text, class_=_align(sheet, at))
+    return el("td", text, class_=_align(sheet, at) or ("long" if len(text) > _LONG else None))
 
 
 def _details(summary: str, *content: object, is_open: bool = False) -> Html:
