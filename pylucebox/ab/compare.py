@@ -354,7 +354,7 @@ def render(comparison: Comparison) -> str:
         "p Holm",
         "old tok/s",
         "new tok/s",
-        "ratio",
+        "verdict",
     )
     title = f"Speed against {comparison.baseline}, in each session, and the change of that ratio:"
     lines = plain_lines(Table(title, columns, rows)) if rows else ["The sessions have no workload and arm in common."]

@@ -235,7 +235,7 @@ _EDGES: Final = (
     _edge(
         "context",
         "The last four tokens of the context",
-        Part(prompt=prompts.exact_length(_EDGE_N_CTX - 4), n_output=64),
+        Part(prompt=prompts.exact_length(_EDGE_N_CTX - 4), n_output=4),
         n_ctx=_EDGE_N_CTX,
     ),
     _edge("eos", "An answer that ends by itself", Part(prompt=_short_reply, n_output=64)),

@@ -186,7 +186,7 @@ def test_last_tokens_of_a_context_are_reached(everything: Suite) -> None:
     edge = next(each for each in everything.workloads if each.name == "edges-context")
     request = edge.requests[0]
     assert request.n_prompt is not None
-    assert 1 <= edge.n_ctx - request.n_prompt <= 5 < request.max_tokens
+    assert 4 == request.max_tokens <= edge.n_ctx - request.n_prompt <= 5
 
 
 def test_card_sampling_is_as_named(everything: Suite) -> None:
