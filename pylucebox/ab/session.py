@@ -22,7 +22,7 @@ from pylucebox.ab.ports import Display, SystemClock
 from pylucebox.ab.prepare import Prepared, prepare
 from pylucebox.ab.records import Arm, Plan, Workload
 from pylucebox.ab.runner import Runner
-from pylucebox.ab.store import ENVIRONMENT, SUMMARY, DirectoryStore, Session, load_cycles, load_session
+from pylucebox.ab.store import ENVIRONMENT, PLAN, SUMMARY, DirectoryStore, Session, load_cycles, load_session
 from pylucebox.ab.verdict import summarise
 
 __all__ = [
@@ -158,28 +158,28 @@ def run_new(asked: Asked, directory: Path, open_display: OpenDisplay) -> Session
     LuceboxError
         The session cannot be planned, or its results cannot be kept.
     """
+    if (directory / PLAN).exists():
+        allowed = "a directory without a session; continue this one with --resume"
+        raise InvalidArgumentError(argument="out", value=str(directory), allowed=allowed)
+    prepared = _prepared(asked)
+    every = arm_forms.sentinel_arm(asked.arms, asked.common)
+    plan = build_plan(
+        asked.arms,
+        asked.baseline,
+        prepared.suite,
+        asked.wishes,
+        sentinel=(prepared.sentinel, every) if asked.wishes.sentinel_every else None,
+        model=asked.model,
+        sidecar=asked.sidecar,
+    )
+    _check_arms(plan, prepared.drafts)
+    env = _environment(plan, prepared, asked.command)
     store = DirectoryStore(directory)
     with store.locked():
-        if (directory / "plan.json").exists():
-            allowed = "a directory without a session; continue this one with --resume"
-            raise InvalidArgumentError(argument="out", value=str(directory), allowed=allowed)
-        prepared = _prepared(asked)
-        every = arm_forms.sentinel_arm(asked.arms, asked.common)
-        plan = build_plan(
-            asked.arms,
-            asked.baseline,
-            prepared.suite,
-            asked.wishes,
-            sentinel=(prepared.sentinel, every) if asked.wishes.sentinel_every else None,
-            model=asked.model,
-            sidecar=asked.sidecar,
-        )
-        _check_arms(plan, prepared.drafts)
-        env = _environment(plan, prepared, asked.command)
         store.write_json(ENVIRONMENT, env)
         store.write_plan(plan)
+        begun = Session(plan=plan, env=env, runs=(), directory=directory)
         with open_display(plan) as display:
-            begun = Session(plan=plan, env=env, runs=(), directory=directory)
             return _run(begun, store, _launcher(asked, plan, prepared), display)
 
 
@@ -202,7 +202,7 @@ def run_resumed(asked: Asked, directory: Path, open_display: OpenDisplay) -> Ses
     LuceboxError
         The session cannot be read, or its results cannot be kept.
     """
-    if not (directory / "plan.json").is_file():
+    if not (directory / PLAN).is_file():
         seen = "there is no plan.json"
         raise SessionFileError("cannot resume", path=directory, seen=seen, advice="Give the directory of a session.")
     store = DirectoryStore(directory)

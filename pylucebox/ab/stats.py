@@ -220,11 +220,11 @@ def noise_floor(same: Sequence[float], n_pairs: int, n_resamples: int, rng: np.r
 
 
 def running_median_range(log_speeds: Floats) -> Floats:
-    """Return the range of the running median of three along the last axis; of the values with fewer than three.
+    """Return the range of the running median of three along the last axis; of the values with fewer than five.
 
     One outlier does not move a running median of three. A machine that has become slower does.
     """
-    if log_speeds.shape[-1] >= 3:
+    if log_speeds.shape[-1] >= 5:
         windows = np.lib.stride_tricks.sliding_window_view(log_speeds, 3, axis=-1)
         log_speeds = np.median(windows, axis=-1)
     spread: Floats = np.ptp(log_speeds, axis=-1)

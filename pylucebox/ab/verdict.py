@@ -217,6 +217,7 @@ def _unusable(plan: Plan, runs: Sequence[RunRecord], workload: str, arm: str, pa
         return f"the arm was left out: {left_out}"
     involved = [run for run in mine if run.arm in (arm, plan.baseline)]
     codes = Counter(issue.code for run in involved for issue in run.issues)
+    codes = codes or Counter(issue.code for run in runs if run.arm == arm for issue in run.issues)
     if codes:
         return "no valid pair: " + ", ".join(f"{code} ({count})" for code, count in codes.most_common(3))
     return "no valid pair: not run" if not pairs.runs else "no valid pair: no decode time was reported"

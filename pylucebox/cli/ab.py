@@ -91,9 +91,14 @@ def _directory(args: argparse.Namespace) -> Path:
 def _session(asked: Asked, directory: Path, *, resume: bool) -> Session:
     from pylucebox.ab.session import run_new, run_resumed  # noqa: PLC0415 - brings numpy
 
-    note(f"lucebox ab: writing to {str(directory)!r}")
+    note("lucebox ab: preparing workloads, hashing the model")
+
+    def open_display(plan: Plan) -> AbstractContextManager[Display]:
+        note(f"lucebox ab: {len(plan.runs)} runs planned; writing to {str(directory)!r}")
+        return _open_display(plan)
+
     start = run_resumed if resume else run_new
-    return start(asked, directory, _open_display)
+    return start(asked, directory, open_display)
 
 
 def _open_display(plan: Plan) -> AbstractContextManager[Display]:

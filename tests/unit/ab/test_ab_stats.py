@@ -110,6 +110,7 @@ def test_running_median_ignores_one_outlier_but_not_a_step() -> None:
     assert stats.running_median_range(outlier) == 0.0
     assert stats.running_median_range(step) == 1.0
     assert stats.running_median_range(np.array([0.0, 0.5])) == 0.5
+    assert stats.running_median_range(np.array([0.0, 0.0, 0.5])) == 0.5
 
 
 def test_power_of_few_pairs_is_that_of_all_having_one_sign() -> None:
