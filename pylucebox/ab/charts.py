@@ -238,16 +238,18 @@ def plot(content: Plot) -> Html:
 
 
 def _drawn(line: Line, x: Scale, y: Scale) -> Html:
-    spans = [
-        el("rect", x=x(left), y=y(high), width=max(0.0, x(right) - x(left)), height=max(0.0, y(low) - y(high)))
+    spans = "".join(
+        f"M{x(left):.1f} {y(high):.1f}H{x(right):.1f}V{y(low):.1f}H{x(left):.1f}Z"
         for left, right, low, high in line.spans
-    ]
+    )
     path, pen = [], ("", "")
     for left, right, value in line.steps:
         start, end = (f"{x(left):.1f}", f"{y(value):.1f}"), (f"{x(right):.1f}", f"{y(value):.1f}")
         path.append((f"V{start[1]}" if pen[0] == start[0] else f"M{start[0]} {start[1]}") + f"H{end[0]}")
         pen = end
-    return el("g", *spans, el("path", d="".join(path), vector_effect="non-scaling-stroke"), class_=f"line {line.style}")
+    behind = el("path", d=spans, class_="fill") if spans else None
+    drawn = el("path", d="".join(path), vector_effect="non-scaling-stroke")
+    return el("g", behind, drawn, class_=f"line {line.style}")
 
 
 def sparkline(values: Sequence[float], description: str) -> Html:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pylucebox.ab import wording
-from pylucebox.ab.records import BLOCK_TOKENS, CycleRecord, Plan, RunRecord, Workload
+from pylucebox.ab.environment import redact, redact_command
+from pylucebox.ab.records import BLOCK_TOKENS, Arm, CycleRecord, Plan, RunRecord, Workload
 from pylucebox.ab.results import ArmFigures, Pooled, Row, Summary, Verdict, WorkloadSummary
 from pylucebox.ab.store import Session
 from pylucebox.ab.validity import CODES
@@ -305,14 +306,25 @@ def width_steps(cycles: Iterable[CycleRecord]) -> tuple[Step, ...]:
 def arms_sheet(plan: Plan) -> Sheet:
     """Return what the arms are."""
     rows = tuple(
-        (arm.name + (" (baseline)" if arm.name == plan.baseline else ""), arm.label, _options(arm.options))
+        (arm.name + (" (baseline)" if arm.name == plan.baseline else ""), redact(arm.label), _settings(arm))
         for arm in plan.arms
     )
-    return Sheet("Arms", ("arm", "what", "options"), rows, n_labels=3)
+    return Sheet("Arms", ("arm", "what", "settings"), rows, n_labels=3)
 
 
-def _options(options: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in sorted(options.items())) or wording.UNKNOWN
+def _settings(arm: Arm) -> str:
+    if arm.command:
+        return " ".join(_file_name(word) for word in redact_command(arm.command))
+    options = (
+        f"{name}={_file_name(value) if isinstance(value, str) else value}"
+        for name, value in sorted(arm.options.items())
+    )
+    return ", ".join(options) or wording.UNKNOWN
+
+
+def _file_name(word: str) -> str:
+    """Return a path without its folders, which may tell more than their owner wants; other words as they are."""
+    return redact(word).rpartition("/")[2] if word.startswith(("/", "~", "./", "../")) else redact(word)
 
 
 def workloads_sheet(plan: Plan) -> Sheet:
@@ -396,7 +408,7 @@ def invalid_sheet(session: Session) -> Sheet:
             run.workload,
             run.arm,
             str(run.block),
-            "; ".join(f"{issue.code}: {issue.detail}" for issue in run.issues),
+            "; ".join(f"{issue.code}: {redact(issue.detail)}" for issue in run.issues),
         )
         for run in session.runs
         if not run.valid

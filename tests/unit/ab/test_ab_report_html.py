@@ -176,6 +176,22 @@ def test_folders_of_the_model_are_not_told() -> None:
     assert "somebody" not in text
 
 
+def test_arms_are_shown_without_folders_users_and_keys() -> None:
+    server = Arm(
+        name="theirs",
+        kind="server",
+        command=("/home/somebody/bin/llama-server", "-m", "/home/somebody/models/big.gguf", "--api-key", "hunter2"),
+    )
+    engine = replace(ARMS[1], options={"mtp": "/home/somebody/mtp-big.gguf", "verify_width": 4})
+    running = Arm(name="running", kind="url", url="http://somebody:hunter2@127.0.0.1:8080")
+    done, cycles = session({}, workloads=WORKLOADS[:1], arms=(ARMS[0], engine, server, running), n_pairs=2)
+    text = Page(report_html.render(done, cycles)).text
+    assert "mtp=mtp-big.gguf, verify_width=4" in text
+    assert "llama-server -m big.gguf --api-key ***" in text
+    assert "somebody" not in text
+    assert "hunter2" not in text
+
+
 def test_session_without_a_summary_is_refused(made: Made) -> None:
     with pytest.raises(ValueError, match="no summary"):
         report_html.render(replace(made[0], summary=None), made[1])
