@@ -94,7 +94,8 @@ def test_prefix_hashes_are_hashes_of_prefixes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "at"), [("abc", "abc", None), ("abc", "abd", 2), ("ab", "abc", 2), ("", "a", 0), ("xbc", "abc", 0)]
+    ("a", "b", "at"),
+    [("", "", None), ("abc", "abc", None), ("abc", "abd", 2), ("ab", "abc", 2), ("", "a", 0), ("xbc", "abc", 0)],
 )
 def test_first_difference(a: str, b: str, at: int | None) -> None:
     assert first_difference(list(map(ord, a)), list(map(ord, b))) == at
