@@ -25,6 +25,10 @@ ALPHA = 0.05
 POWER = 0.80
 """Share of sessions in which an effect of the planned size is to be found."""
 
+_RESERVE = 0.04
+"""What plans aim at beyond `POWER`: the share of sessions that a noise floor estimated too high, or an equivalence
+verdict at the very margin, may take away."""
+
 _N_SIMULATED = 3000
 _EXACT_PAIRS = 11
 _SMALLEST_SIGMA = 1e-5  # no clock is better, and none at all would divide by zero
@@ -80,11 +84,11 @@ def power(n_pairs: int, alpha: float, effect: float) -> float:
 
 @functools.cache
 def _units(n_pairs: int, alpha: float) -> float:
-    """Return the effect found with probability `POWER`, in standard deviations of a response."""
+    """Return the effect that a plan may promise to find, in standard deviations of a response."""
     low, high = 0.0, 8.0  # so large an effect is found by any number of pairs that can claim
     while high - low > 0.005:
         middle = (low + high) / 2
-        low, high = (low, middle) if power(n_pairs, alpha, middle) >= POWER else (middle, high)
+        low, high = (low, middle) if power(n_pairs, alpha, middle) >= POWER + _RESERVE else (middle, high)
     return high
 
 
@@ -141,6 +145,6 @@ def pairs_for(effect: float, n_rows: int, sigma_run: float, margin: float = 0.0)
     alpha = ALPHA / max(1, n_rows)
     size = math.log1p(effect) / (max(sigma_run, _SMALLEST_SIGMA) * math.sqrt(2.0))
     for n_pairs in range(pairs_that_can_claim(n_rows), MAX_PAIRS + 1):
-        if power(n_pairs, alpha, size) >= POWER:
+        if power(n_pairs, alpha, size) >= POWER + _RESERVE:
             return n_pairs
     return None

@@ -66,7 +66,11 @@ def add_session(parser: Parser) -> None:
         help="workloads to run; 'quick' takes under 5 minutes with the built-in model (default: quick)",
     )
     what.add_argument(
-        "--workload", action="append", default=[], metavar="NAME,...", help="these workloads instead of the suite's"
+        "--workload",
+        action="append",
+        default=[],
+        metavar="NAME,...",
+        help="these workloads (default: those of the suite)",
     )
     what.add_argument(
         "--n-ctx",
@@ -94,7 +98,9 @@ def add_session(parser: Parser) -> None:
         help="longest wait for any answer, seconds (default: 3600)",
     )
     parser.add_argument("--out", metavar="DIR", help="where to write (default: lucebox-ab-TIME)")
-    parser.add_argument("--resume", metavar="DIR", help="go on with the session in DIR; its plan holds")
+    parser.add_argument(
+        "--resume", metavar="DIR", help="go on with the session in DIR; its plan holds (default: a new session)"
+    )
     add_json(parser)
 
 
@@ -110,7 +116,8 @@ def _add_design(group: Any) -> None:
         "--detect",
         type=percent,
         metavar="X%",
-        help="take as many pairs as find an effect of this size in 80 %% of sessions, by the noise measured first",
+        help="take as many pairs as find an effect of this size in 80 %% of sessions, by the noise measured first"
+        " (default: --pairs)",
     )
     group.add_argument(
         "--aa",
@@ -151,7 +158,9 @@ def _add_design(group: Any) -> None:
         "--max-hours", type=real(0.001, 10000.0), metavar="H", help="start no run after so many hours (default: none)"
     )
     group.add_argument(
-        "--no-digest-control", action="store_true", help="do not check that the digest can tell texts apart"
+        "--no-digest-control",
+        action="store_true",
+        help="do not check that the digest can tell texts apart (default: check)",
     )
 
 

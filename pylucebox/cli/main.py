@@ -18,7 +18,7 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
-_EPILOG = """exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+_EPILOG = """exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted; `lucebox ab` says more with it.
 `lucebox COMMAND --help` lists the flags of a command with their defaults and ranges."""
 
 
