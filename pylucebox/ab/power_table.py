@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from pylucebox.ab.results import Verdict
 from pylucebox.ab.simulate import Behaviour, World, simulate
 from pylucebox.ab.stats import smallest_p
 
-__all__ = ["CASES", "Case", "CaseResult", "as_markdown", "run_case", "run_cases"]
+__all__ = ["Case", "CaseResult", "as_markdown", "cases", "run_case", "run_cases"]
 
 SIGMA = 0.005
 """Scatter of a simulated run, as measured on quiet machines."""
@@ -108,34 +109,36 @@ def _promised(n_rows: int, sigma: float) -> float:
     return power.detectable(default_pairs(n_rows, 2), power.ALPHA / n_rows, sigma, Wishes().equivalence) or 0.0
 
 
-CASES: tuple[Case, ...] = (
-    Case(name="no effect, 1 row"),
-    Case(name="no effect, 12 rows", effects=(0.0, 0.0), n_workloads=6),
-    Case(name="no effect, runs scatter by 3 %", world=World(sigma=0.03)),
-    Case(name="no effect, speed drifts by 3 %", world=World(sigma=SIGMA, drift=0.03)),
-    Case(name="no effect, speed drifts by 10 %", world=World(sigma=SIGMA, drift=0.10)),
-    Case(name="no effect, first run takes twice the time", world=World(sigma=SIGMA, slow_first=1.0)),
-    Case(name="no effect, 5 % of runs take 1.5 times the time", world=World(sigma=SIGMA, spike_share=0.05)),
-    Case(name="effect as large as the margin, +1 %", effects=(0.01,)),
-    Case(name="+2 %, 1 row", effects=(0.02,), least=power.POWER),
-    Case(name="+2 %, 12 rows", effects=(0.02, 0.02), n_workloads=6, least=power.POWER),
-    Case(name="-2 %, 1 row", effects=(-0.02,), least=power.POWER),
-    Case(
-        name="the effect promised for 1 row, runs scatter by 1 %",
-        effects=(_promised(1, 0.01),),
-        world=World(sigma=0.01),
-        least=power.POWER,
-    ),
-    Case(
-        name="the effect promised for 6 rows",
-        effects=(_promised(6, SIGMA),),
-        n_workloads=6,
-        least=power.POWER,
-    ),
-    Case(name="+1.5 %, planned with --detect 1.5%", effects=(0.015,), detect=0.015, least=power.POWER),
-    Case(name="+2 %, speed drifts by 3 %", effects=(0.02,), world=World(sigma=SIGMA, drift=0.03)),
-)
-"""All cases of the table."""
+@functools.cache
+def cases() -> tuple[Case, ...]:
+    """Return all cases of the table."""
+    return (
+        Case(name="no effect, 1 row"),
+        Case(name="no effect, 12 rows", effects=(0.0, 0.0), n_workloads=6),
+        Case(name="no effect, runs scatter by 3 %", world=World(sigma=0.03)),
+        Case(name="no effect, speed drifts by 3 %", world=World(sigma=SIGMA, drift=0.03)),
+        Case(name="no effect, speed drifts by 10 %", world=World(sigma=SIGMA, drift=0.10)),
+        Case(name="no effect, first run takes twice the time", world=World(sigma=SIGMA, slow_first=1.0)),
+        Case(name="no effect, 5 % of runs take 1.5 times the time", world=World(sigma=SIGMA, spike_share=0.05)),
+        Case(name="effect as large as the margin, +1 %", effects=(0.01,)),
+        Case(name="+2 %, 1 row", effects=(0.02,), least=power.POWER),
+        Case(name="+2 %, 12 rows", effects=(0.02, 0.02), n_workloads=6, least=power.POWER),
+        Case(name="-2 %, 1 row", effects=(-0.02,), least=power.POWER),
+        Case(
+            name="the effect promised for 1 row, runs scatter by 1 %",
+            effects=(_promised(1, 0.01),),
+            world=World(sigma=0.01),
+            least=power.POWER,
+        ),
+        Case(
+            name="the effect promised for 6 rows",
+            effects=(_promised(6, SIGMA),),
+            n_workloads=6,
+            least=power.POWER,
+        ),
+        Case(name="+1.5 %, planned with --detect 1.5%", effects=(0.015,), detect=0.015, least=power.POWER),
+        Case(name="+2 %, speed drifts by 3 %", effects=(0.02,), world=World(sigma=SIGMA, drift=0.03)),
+    )
 
 
 def _is_wrong(verdict: str, effect: float, margin: float) -> bool:
@@ -210,7 +213,7 @@ def run_cases(n_sessions: int, *, progress: Callable[[str], None]) -> list[CaseR
         Called with a line per case.
     """
     results = []
-    for case in CASES:
+    for case in cases():
         progress(f"{case.name} ...")
         results.append(run_case(case, n_sessions))
     return results

@@ -114,7 +114,7 @@ def test_note_says_when_no_claim_is_possible() -> None:
     assert claim_note(plan, None).startswith("3 pairs cannot make a claim in a table of 4 rows")
     plan = stub_plan(ARMS, Wishes(), n_workloads=2)
     assert claim_note(plan, 0.008) == (
-        "9 pairs find an effect of 1.7% in any one of 4 rows with 80% probability (a run scatters by 0.80%)."
+        "9 pairs find an effect of 1.8% in any one of 4 rows with 80% probability (a run scatters by 0.80%)."
     )
 
 
