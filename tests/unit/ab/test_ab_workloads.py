@@ -168,6 +168,9 @@ def test_suites_are_made_of_known_workloads_once_each() -> None:
         names = workloads.names(suite)
         assert len(set(names)) == len(names)
         assert set(names) <= set(RECIPES)
+        kinds = {RECIPES[name].kind for name in names}
+        assert "edges" not in kinds, "their scatter would become the noise floor of the others"
+        assert not any(part.start_share for name in names for part in RECIPES[name].parts), "engine arms cannot stagger"
     assert len(workloads.names("quick")) <= 6
 
 
