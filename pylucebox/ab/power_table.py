@@ -37,6 +37,8 @@ class Case:
         Common disturbances.
     detect
         Effect to plan for, as a fraction; None takes the default number of pairs.
+    sentinel
+        Whether a sentinel watches the machine; without one only the design protects from drift.
     most
         Largest share of sessions allowed with any wrong claim: FASTER or SLOWER where it is not so, or EQUIVALENT
         where the effect is not smaller than the margin. None: not limited.
@@ -49,6 +51,7 @@ class Case:
     n_workloads: int = 1
     world: World = field(default_factory=lambda: World(sigma=SIGMA))
     detect: float | None = None
+    sentinel: bool = True
     most: float | None = 0.05
     least: float | None = None
 
@@ -118,6 +121,14 @@ def cases() -> tuple[Case, ...]:
         Case(name="no effect, runs scatter by 3 %", world=World(sigma=0.03)),
         Case(name="no effect, speed drifts by 3 %", world=World(sigma=SIGMA, drift=0.03)),
         Case(name="no effect, speed drifts by 10 %", world=World(sigma=SIGMA, drift=0.10)),
+        Case(name="the same without a sentinel", world=World(sigma=SIGMA, drift=0.10), sentinel=False),
+        Case(
+            name="the same, 12 rows",
+            effects=(0.0, 0.0),
+            n_workloads=6,
+            world=World(sigma=SIGMA, drift=0.10),
+            sentinel=False,
+        ),
         Case(name="no effect, first run takes twice the time", world=World(sigma=SIGMA, slow_first=1.0)),
         Case(name="no effect, 5 % of runs take 1.5 times the time", world=World(sigma=SIGMA, spike_share=0.05)),
         Case(name="effect as large as the margin, +1 %", effects=(0.01,)),
@@ -168,7 +179,13 @@ def run_case(case: Case, n_sessions: int, *, first_seed: int = 0, n_resamples: i
     n_wrong = n_found = n_with_effect = n_unsteady = 0
     n_pairs = []
     for seed in range(first_seed, first_seed + n_sessions):
-        wishes = Wishes(seed=seed, detect=case.detect, n_resamples=n_resamples, control=False)
+        wishes = Wishes(
+            seed=seed,
+            detect=case.detect,
+            n_resamples=n_resamples,
+            control=False,
+            sentinel_every=8 if case.sentinel else 0,
+        )
         done = simulate(
             arms, seed=seed, world=case.world, wishes=wishes, n_workloads=case.n_workloads, n_tokens=4
         ).session

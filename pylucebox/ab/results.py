@@ -228,7 +228,7 @@ class Sentinel(Record):
     spread
         Range of the running median of three, as a fraction.
     limit
-        Range allowed: 1.5 times what A/A runs, or neighbouring sentinel runs, give by chance.
+        Range allowed: 1.5 times what the baseline or the sentinel against itself gives by chance.
     ok
         Whether the machine was steady enough.
     values

@@ -8,9 +8,12 @@ from dataclasses import replace
 
 from pylucebox.ab.records import PlannedRun
 
-__all__ = ["ORDERS", "balanced_pairs", "block_orders", "lay_out", "williams_rows"]
+__all__ = ["ORDERS", "SENTINEL_PAIRS", "balanced_pairs", "block_orders", "lay_out", "williams_rows"]
 
 ORDERS = ("abba", "random", "williams")
+
+SENTINEL_PAIRS = 4
+"""Pairs of the sentinel with itself: it is shorter than the workloads and may scatter more."""
 
 
 def williams_rows(n: int) -> list[tuple[int, ...]]:
@@ -82,9 +85,10 @@ def lay_out(
 ) -> tuple[PlannedRun, ...]:
     """Lay out a whole session.
 
-    Each arm is started once and the result thrown away; then come the baseline against itself and the controls of the
-    digest, then the blocks. A block holds one workload with every arm once; all workloads have their block before any
-    has its next one, so that a disturbance hits one pair of several workloads and not several pairs of one. Under
+    Each arm is started once and the result thrown away; then come the baseline and the sentinel against themselves,
+    and the controls of the digest, then the blocks. A block holds one workload with every arm once; all workloads have
+    their block before any has its next one, so that a disturbance hits one pair of several workloads and not several
+    pairs of one. Under
     ``"request"`` isolation an arm runs all workloads of a block in one process, one arm after the other.
 
     Parameters
@@ -118,6 +122,14 @@ def lay_out(
         for number, name in enumerate(workloads)
         for position, side in enumerate(((0, 1), (1, 0))[(block + number) % 2])
     ]
+    if sentinel is not None:
+        gate += [
+            PlannedRun(
+                index=0, phase="aa", workload=sentinel[0], arm=sentinel[1], block=block, position=side, side=side
+            )
+            for block in range(SENTINEL_PAIRS)
+            for side in (0, 1)
+        ]
     gate += [PlannedRun(index=0, phase="control", workload=name, arm=arms[0]) for name in controls]
     if isolation == "request":
         main = _arm_by_arm(workloads, arms, block_orders(len(arms), n_pairs, order, rng))

@@ -17,7 +17,6 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -87,11 +86,12 @@ def _pairs_of(runs: Sequence[RunRecord], workload: str, baseline: str, arm: str)
     return _Pairs(tuple(pairs), tuple(responses), tuple(blocks), clock)
 
 
-def _same_pairs(runs: Sequence[RunRecord]) -> list[float]:
-    """Return the responses of the baseline against itself."""
+def _same_pairs(plan: Plan, runs: Sequence[RunRecord], *, of_sentinel: bool = False) -> list[float]:
+    """Return the responses of the baseline, or of the sentinel, against itself."""
+    name = None if plan.sentinel is None else plan.sentinel.name
     sides: dict[tuple[str, int], dict[int, RunRecord]] = {}
     for run in runs:
-        if run.phase == "aa" and run.valid:
+        if run.phase == "aa" and run.valid and (run.workload == name) == of_sentinel:
             sides.setdefault((run.workload, run.block), {})[run.side] = run
     return _responses([(pair[0], pair[1]) for pair in sides.values() if len(pair) == 2])[1]
 
@@ -104,7 +104,7 @@ def noise_of(plan: Plan, runs: Sequence[RunRecord]) -> Noise | None:
     plan, runs
         The session so far.
     """
-    same = _same_pairs(final_runs(runs))
+    same = _same_pairs(plan, final_runs(runs))
     if not same:
         return None
     rng = np.random.default_rng([plan.seed, 0])
@@ -122,17 +122,15 @@ def noise_of(plan: Plan, runs: Sequence[RunRecord]) -> Noise | None:
 
 
 def _sentinel_of(plan: Plan, runs: Sequence[RunRecord]) -> Sentinel | None:
-    same = _same_pairs(runs)
+    samples = [_same_pairs(plan, runs), _same_pairs(plan, runs, of_sentinel=True)]
     values = [run.client_tok_s for run in runs if run.phase == "sentinel" and run.valid]
     speeds = [value for value in values if value is not None]
-    if len(speeds) < 2 or not same:
+    if len(speeds) < 2 or not all(samples):
         return None
     spread = float(stats.running_median_range(np.log(np.asarray(speeds))))
-    # A sentinel is shorter than a workload and may scatter more, which its own neighbours show.
-    steps = [math.log(after / before) for before, after in pairwise(speeds)]
     limit = SENTINEL_FACTOR * max(
         stats.spread_limit(sample, len(speeds), plan.n_resamples, np.random.default_rng([plan.seed, 1]))
-        for sample in (same, steps)
+        for sample in samples
     )
     return Sentinel(
         n=len(speeds), spread=math.expm1(spread), limit=math.expm1(limit), ok=spread <= limit, values=tuple(speeds)

@@ -12,7 +12,7 @@ from pylucebox._errors import ComparisonError, InvalidArgumentError
 from pylucebox.ab.planner import MIN_AA_PAIRS, Wishes, build_plan, claim_note, default_aa, default_pairs, with_pairs_for
 from pylucebox.ab.power import pairs_that_can_claim
 from pylucebox.ab.records import Arm, PlannedRun
-from pylucebox.ab.schedule import balanced_pairs, block_orders, lay_out, williams_rows
+from pylucebox.ab.schedule import SENTINEL_PAIRS, balanced_pairs, block_orders, lay_out, williams_rows
 from pylucebox.ab.simulate import Behaviour, stub_plan
 
 ARMS = {name: Behaviour() for name in ("off", "k3", "adaptive")}
@@ -75,8 +75,12 @@ def test_every_block_has_every_arm_once_on_every_workload(isolation: str) -> Non
     main = Counter((run.workload, run.block, run.arm) for run in runs if run.phase == "main")
     assert set(main.values()) == {1}
     assert len(main) == 2 * 6 * 3
-    assert Counter((run.workload, run.block, run.side) for run in runs if run.phase == "aa") == Counter(
-        (workload, block, side) for workload in "ab" for block in range(2) for side in range(2)
+    same = Counter((run.workload, run.block, run.side) for run in runs if run.phase == "aa")
+    assert same == Counter(
+        (workload, block, side)
+        for workload, n_pairs in (("a", 2), ("b", 2), ("sentinel", SENTINEL_PAIRS))
+        for block in range(n_pairs)
+        for side in range(2)
     )
     assert [run.workload for run in runs if run.phase == "control"] == ["a"]
 

@@ -28,7 +28,7 @@ def rows_of(done: Simulated) -> dict[tuple[str, str], Row]:
     "name",
     [
         "no effect, 1 row",
-        "no effect, speed drifts by 10 %",
+        "the same without a sentinel",
         "no effect, first run takes twice the time",
         "no effect, 5 % of runs take 1.5 times the time",
         "+2 %, 1 row",
@@ -54,7 +54,9 @@ def test_a_wrong_statistic_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> 
 def test_planned_effect_size_takes_more_pairs_for_a_smaller_effect() -> None:
     arms = {"a": Behaviour(), "b": Behaviour()}
     pairs = {
-        effect: simulate(arms, seed=3, wishes=Wishes(detect=effect, n_resamples=200)).session.plan.n_pairs
+        effect: simulate(
+            arms, seed=3, world=World(sigma=0.01), wishes=Wishes(detect=effect, n_resamples=200)
+        ).session.plan.n_pairs
         for effect in (0.05, 0.01)
     }
     assert 6 <= pairs[0.05] < pairs[0.01]
@@ -100,7 +102,7 @@ def test_same_arm_twice_is_equivalent_and_never_faster() -> None:
 
 def test_unsteady_machine_forbids_claims() -> None:
     arms = {"base": Behaviour(), "fast": Behaviour(effect=0.3)}
-    done = simulate(arms, seed=2, world=World(drift=0.8), n_workloads=2)
+    done = simulate(arms, seed=2, world=World(drift=0.2), n_workloads=2)
     sentinel = summary_of(done).sentinel
     assert sentinel is not None
     assert not sentinel.ok
@@ -138,8 +140,8 @@ def test_blocks_show_equal_gain_everywhere() -> None:
 
 
 def test_tables_name_every_case() -> None:
-    results = [run_case(case, 2, n_resamples=50) for case in (cases()[0], cases()[8])]
+    results = [run_case(case, 2, n_resamples=50) for case in cases()[:2]]
     text = as_markdown(results, 2)
     assert cases()[0].name in text
-    assert cases()[8].name in text
+    assert cases()[1].name in text
     assert "| 8 | 0.0078 |" in text
