@@ -60,11 +60,6 @@ _DRIFT: Final = prompts.simple(
     " example entries as JSON. Then extend the class by time zones.",
     "",
 )
-_SHORT_REPLY: Final = prompts.simple("What is 31 + 14? Answer with the number only.", "", "", "")
-
-
-def _short_reply(desk: Desk, n_tokens: int, variant: int) -> str:
-    return _SHORT_REPLY(desk, n_tokens, variant) if desk.is_chat else desk.ask("What is 31 + 14?")
 
 
 def _one(
@@ -238,7 +233,7 @@ _EDGES: Final = (
         Part(prompt=prompts.exact_length(_EDGE_N_CTX - 4), n_output=4),
         n_ctx=_EDGE_N_CTX,
     ),
-    _edge("eos", "An answer that ends by itself", Part(prompt=_short_reply, n_output=64)),
+    _edge("eos", "An answer that ends by itself", Part(prompt=prompts.short_reply, n_output=64)),
     _edge("stop", "A stop string among the drafts", Part(prompt=prompts.count, n_output=128, stop=("1019",))),
 )
 

@@ -201,6 +201,12 @@ def copy(desk: Desk, n_tokens: int, variant: int) -> str:
     return desk.ask(f"Repeat this text:\n{text}")
 
 
+def short_reply(desk: Desk, _: int, variant: int) -> str:
+    """Ask for a reply that ends after a few tokens."""
+    question = f"What is {31 + variant} + 14?"
+    return desk.ask(f"{question} Answer with the number only." if desk.is_chat else question)
+
+
 def numbered_task(number: int) -> PromptMaker:
     """Return a maker of prompts that share their text and differ in one number."""
 
