@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import resource
 import sys
+import threading
 import time
 from typing import Any, TextIO
 
@@ -21,10 +23,26 @@ def main() -> int:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     worker = Worker()
-    for line in sys.stdin:
+    jobs: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(jobs, worker), daemon=True).start()
+    while (line := jobs.get()) is not None:
         _answer(answers, worker.handle(json.loads(line)))
     worker.close()
     return 0
+
+
+def _read(jobs: queue.SimpleQueue[str | None], worker: Worker) -> None:
+    """Pass jobs on; end the process at once when the starter goes away in the middle of one.
+
+    A killed session may be resumed right away, and then no old engine may compute beside the new one.
+    """
+    n_jobs = 0
+    for line in sys.stdin:
+        n_jobs += 1
+        jobs.put(line)
+    if worker.n_done < n_jobs:
+        os._exit(1)
+    jobs.put(None)
 
 
 def _answer(out: TextIO, content: dict[str, Any]) -> None:
@@ -38,6 +56,7 @@ class Worker:
     def __init__(self) -> None:
         self._package: Any = None
         self._engine: Any = None
+        self.n_done = 0
 
     def handle(self, job: dict[str, Any]) -> dict[str, Any]:
         """Do a job; an error becomes an answer."""
@@ -46,6 +65,8 @@ class Worker:
             result = jobs[job["op"]](job)
         except Exception as error:
             return {"error": type(error).__name__, "message": str(error)}
+        finally:
+            self.n_done += 1
         return {"result": result}
 
     def close(self) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import textwrap
+import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -161,3 +163,14 @@ def test_failures_of_a_run_have_codes(build: Path, prompt: str, timeout_s: float
         with pytest.raises(ArmError, match=seen) as caught:
             process.run([Request(prompt=prompt, max_tokens=4)], None)
     assert caught.value.code == code
+
+
+def test_worker_ends_in_the_middle_of_a_run_when_its_starter_goes_away(build: Path) -> None:
+    with opened(build) as process:
+        job = {"op": "run", "requests": [Request(prompt="hang", max_tokens=4).as_dict()], "warmup": None}
+        assert process.process.stdin is not None
+        process.process.stdin.write(json.dumps(job).encode() + b"\n")
+        process.process.stdin.flush()
+        time.sleep(0.3)
+        process.process.stdin.close()
+        assert process.process.wait(20) == 1
