@@ -113,8 +113,8 @@ def _time_of(arrivals: Sequence[tuple[int, float]], n_tokens: float) -> float:
 
 
 def _block_ms(raw: RawSequence) -> tuple[float, ...]:
-    """Return the times of tokens 64, 128, ... after the first one."""
-    if not raw.arrivals:
+    """Return the times of tokens 64, 128, ... after the first one; none where they would only be interpolated."""
+    if not raw.arrivals or len(raw.arrivals) <= raw.arrivals[-1][0] // BLOCK_TOKENS:
         return ()
     first_ms, last = raw.arrivals[0][1], raw.arrivals[-1][0]
     return tuple(

@@ -109,6 +109,10 @@ def test_block_times_are_interpolated_within_a_delivery() -> None:
     assert record.text_sha256 == hashlib.sha256(b"x" * 128).hexdigest()
 
 
+def test_block_times_are_left_out_where_tokens_have_no_times_of_their_own() -> None:
+    assert sequence_record(raw(384, arrivals=((1, 50.0), (384, 4000.0)))).block_ms == ()
+
+
 def test_speed_of_one_sequence_leaves_out_the_first_token() -> None:
     engine, client = decode_speeds([raw(11, decode_ms=80.0)])
     assert engine == pytest.approx(125.0)
