@@ -7,7 +7,8 @@ The rules, for one row (an arm against the baseline on one workload):
 * ``EQUIVALENT``: both 90 % intervals, bootstrap of the median and t of the mean, lie inside the margin.
 * ``FASTER`` or ``SLOWER``: p <= 0.05 after Holm over the table, the median is larger than the noise floor, and its 95 %
   interval leaves out 1.
-* ``UNRESOLVED``: everything else, and everything when the sentinel says that the machine was not steady.
+* ``UNRESOLVED``: everything else, and everything when the sentinel says that the machine was not steady. Workloads
+  that are compared by their text only are never more than this, and do not count for the exit code.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ EXIT_CODES: Final = {
     Verdict.UNRESOLVED: 3,
 }
 """Exit code by the worst verdict, worst first; 0 when there is none of these."""
+
+EDGES: Final = "edges"
+"""Kind of the workloads that are compared by their text only."""
 
 SENTINEL_FACTOR: Final = 1.5
 """Sentinel spread allowed, in units of what A/A runs give by chance."""
@@ -183,20 +187,21 @@ def rows_of(plan: Plan, runs: Sequence[RunRecord]) -> tuple[list[Row], list[_Pai
     runs = final_runs(runs)
     noise, sentinel = noise_of(plan, runs), _sentinel_of(plan, runs)
     pairs = [_pairs_of(runs, workload, plan.baseline, arm) for workload, arm in plan.rows]
-    p_values = [stats.sign_flip_p(row.responses) if row.responses else 1.0 for row in pairs]
+    timed = [number for number, (workload, _) in enumerate(plan.rows) if _is_timed(plan, workload)]
+    p_values = [stats.sign_flip_p(pairs[number].responses) if pairs[number].responses else 1.0 for number in timed]
+    p_by_row = dict(zip(timed, zip(p_values, stats.holm(p_values), strict=True), strict=True))
     rows = []
-    for number, ((workload, arm), row, p, p_holm) in enumerate(
-        zip(plan.rows, pairs, p_values, stats.holm(p_values), strict=True)
-    ):
-        control = _control_of(runs, workload)
-        identity, differs = _identity(row, control)
+    for number, ((workload, arm), row) in enumerate(zip(plan.rows, pairs, strict=True)):
+        identity, differs = _identity(row, _control_of(runs, workload))
         blank = Row(workload=workload, arm=arm, verdict=Verdict.INVALID.value, reason="", identity=identity)
         unusable = _unusable(plan, runs, workload, arm, row)
-        if unusable:
-            rows.append(replace(blank, reason=unusable, identity="not compared" if not row.runs else identity))
-            continue
-        measured = _measured(plan, blank, row, (p, p_holm), np.random.default_rng([plan.seed, 2, number]))
-        rows.append(_judged(plan, measured, row, noise, sentinel, differs=differs))
+        if unusable is not None:
+            rows.append(replace(blank, reason=unusable, identity=identity if row.runs else "not compared"))
+        elif number not in p_by_row:
+            rows.append(_judged_by_text(blank, row, differs=differs))
+        else:
+            measured = _measured(plan, blank, row, p_by_row[number], np.random.default_rng([plan.seed, 2, number]))
+            rows.append(_judged(plan, measured, row, noise, sentinel, differs=differs))
     return rows, pairs, noise, sentinel
 
 
@@ -208,7 +213,7 @@ def _unusable(plan: Plan, runs: Sequence[RunRecord], workload: str, arm: str, pa
     if odd is not None:
         where = "" if odd.diverged_at is None else f" at token {odd.diverged_at}"
         return f"the baseline does not repeat its own text: block {odd.block} differs{where}"
-    if pairs.responses:
+    if pairs.responses or (pairs.runs and not _is_timed(plan, workload)):
         return None
     left_out = next((i.detail for run in runs if run.arm == arm for i in run.issues if i.code == "dropped"), None)
     if left_out is not None:
@@ -219,6 +224,22 @@ def _unusable(plan: Plan, runs: Sequence[RunRecord], workload: str, arm: str, pa
     if codes:
         return "no valid pair: " + ", ".join(f"{code} ({count})" for code, count in codes.most_common(3))
     return "no valid pair: not run" if not pairs.runs else "no valid pair: no decode time was reported"
+
+
+def _is_timed(plan: Plan, workload: str) -> bool:
+    """Tell whether a workload is there for its speed; the edges are there for their text only."""
+    return plan.workload(workload).kind != EDGES
+
+
+def _judged_by_text(blank: Row, pairs: _Pairs, *, differs: bool) -> Row:
+    row = replace(
+        blank,
+        n_pairs=len(pairs.runs),
+        diverged_at=next((test.diverged_at for _, test in pairs.runs if test.diverged_at is not None), None),
+    )
+    if differs:
+        return replace(row, verdict=Verdict.DIVERGED.value, reason=f"the text {row.identity}")
+    return replace(row, verdict=Verdict.UNRESOLVED.value, reason="compared by its text only: too short for a speed")
 
 
 def _measured(plan: Plan, blank: Row, pairs: _Pairs, p_values: tuple[float, float], rng: np.random.Generator) -> Row:
@@ -318,7 +339,11 @@ def _pooled(
     fine = (Verdict.FASTER, Verdict.SLOWER, Verdict.EQUIVALENT, Verdict.UNRESOLVED)
     arms = [arm.name for arm in plan.arms if arm.name != plan.baseline]
     usable = {
-        arm: [row_pairs for row, row_pairs in zip(rows, pairs, strict=True) if row.arm == arm and row.verdict in fine]
+        arm: [
+            row_pairs
+            for row, row_pairs in zip(rows, pairs, strict=True)
+            if row.arm == arm and row.verdict in fine and _is_timed(plan, row.workload)
+        ]
         for arm in arms
     }
     by_block = {arm: _block_means(group) for arm, group in usable.items()}
@@ -410,7 +435,9 @@ def summarise(
         for workload in plan.suite.workloads
     )
     counts = Counter(row.verdict for row in rows)
-    worst = next((code for verdict, code in EXIT_CODES.items() if counts[verdict.value]), 0)
+    by_text = sum(row.verdict == Verdict.UNRESOLVED and not _is_timed(plan, row.workload) for row in rows)
+    open_rows = {**counts, Verdict.UNRESOLVED.value: counts[Verdict.UNRESOLVED.value] - by_text}
+    worst = next((code for verdict, code in EXIT_CODES.items() if open_rows.get(verdict.value)), 0)
     return Summary(
         version=__version__,
         plan_sha256=plan.sha256,

@@ -369,3 +369,18 @@ def test_request_isolation_runs_the_workloads_of_an_arm_together() -> None:
     for start in range(0, len(main), bench.n_workloads):
         assert len({(record.arm, record.block) for record in main[start : start + bench.n_workloads]}) == 1
     assert summarise(bench.plan, {}, bench.records).isolation == "request"
+
+
+@pytest.mark.parametrize(
+    ("other", "verdict", "code"), [(Behaviour(), "UNRESOLVED", 0), (Behaviour(diverges_at=0), "DIVERGED", 2)]
+)
+def test_edges_are_compared_by_their_text_only(other: Behaviour, verdict: str, code: int) -> None:
+    bench = Bench(arms={"base": Behaviour(), "other": other}, n_workloads=1)
+    edge = replace(bench.plan.suite.workloads[0], kind="edges")
+    one_token = replace(edge, requests=(replace(edge.requests[0], max_tokens=1),), control=None)
+    bench.runner.plan = replace(bench.plan, suite=replace(bench.plan.suite, workloads=(one_token,)))
+    assert bench.runner.run() is None
+    summary = summarise(bench.runner.plan, {}, bench.records)
+    [row] = summary.workloads[0].rows
+    assert (row.verdict, row.p, summary.exit_code) == (verdict, None, code)
+    assert summary.pooled[0].verdict == "INVALID"
