@@ -17,9 +17,6 @@ __all__ = ["DEFAULT_PAIRS", "Wishes", "build_plan", "claim_note", "default_aa", 
 DEFAULT_PAIRS = 8
 """Pairs unless the table or the order needs more."""
 
-MIN_AA_PAIRS = 12
-"""Fewest pairs of the baseline with itself, over all workloads, that a noise floor is taken from."""
-
 TYPICAL_SIGMA = 0.005
 """Scatter of a run that is assumed before it has been measured: half a per cent."""
 
@@ -55,7 +52,7 @@ def default_pairs(n_rows: int, n_arms: int) -> int:
 
 def default_aa(n_workloads: int) -> int:
     """Return the pairs of the baseline with itself per workload that make enough for a noise floor."""
-    return max(2, -(-MIN_AA_PAIRS // n_workloads))
+    return max(2, -(-power.MIN_SAME_PAIRS // n_workloads))
 
 
 def build_plan(

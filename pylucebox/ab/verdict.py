@@ -126,10 +126,10 @@ def noise_of(plan: Plan, runs: Sequence[RunRecord]) -> Noise | None:
 
 
 def _sentinel_of(plan: Plan, runs: Sequence[RunRecord]) -> Sentinel | None:
-    samples = [_same_pairs(plan, runs), _same_pairs(plan, runs, of_sentinel=True)]
+    samples = [same for of_sentinel in (False, True) if (same := _same_pairs(plan, runs, of_sentinel=of_sentinel))]
     values = [run.client_tok_s for run in runs if run.phase == "sentinel" and run.valid]
     speeds = [value for value in values if value is not None]
-    if len(speeds) < 2 or not all(samples):
+    if len(speeds) < 2 or not samples:
         return None
     spread = float(stats.running_median_range(np.log(np.asarray(speeds))))
     limit = SENTINEL_FACTOR * max(

@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 from pylucebox._errors import ComparisonError, InvalidArgumentError
-from pylucebox.ab.planner import MIN_AA_PAIRS, Wishes, build_plan, claim_note, default_aa, default_pairs, with_pairs_for
-from pylucebox.ab.power import pairs_that_can_claim
+from pylucebox.ab.planner import Wishes, build_plan, claim_note, default_aa, default_pairs, with_pairs_for
+from pylucebox.ab.power import MIN_SAME_PAIRS, pairs_that_can_claim
 from pylucebox.ab.records import Arm, PlannedRun
 from pylucebox.ab.schedule import SENTINEL_PAIRS, balanced_pairs, block_orders, lay_out, williams_rows
 from pylucebox.ab.simulate import Behaviour, stub_plan
@@ -158,4 +158,4 @@ def test_baseline_comes_first_whatever_the_order_of_the_arms() -> None:
 @pytest.mark.parametrize(("n_workloads", "n_aa"), [(1, 12), (5, 3), (6, 2), (40, 2)])
 def test_few_workloads_get_more_pairs_of_the_baseline_with_itself(n_workloads: int, n_aa: int) -> None:
     assert default_aa(n_workloads) == n_aa
-    assert n_aa * n_workloads >= MIN_AA_PAIRS
+    assert n_aa * n_workloads >= MIN_SAME_PAIRS
