@@ -114,8 +114,8 @@ def test_running_median_ignores_one_outlier_but_not_a_step() -> None:
 
 
 def test_power_of_few_pairs_is_that_of_all_having_one_sign() -> None:
-    # With 6 pairs only p = 2/64 is below 0.05, so the test finds an effect exactly when all pairs agree; the noise floor
-    # and the interval take away a little more.
+    # With 6 pairs only p = 2/64 is below 0.05, so the test finds an effect exactly when all pairs agree. The noise
+    # floor and the interval take away a little more.
     effect = 1.5
     all_positive = (0.5 * math.erfc(-effect / math.sqrt(2.0))) ** 6
     assert all_positive - 0.08 < power.power(6, 0.05, effect) < all_positive + 0.02
