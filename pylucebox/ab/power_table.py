@@ -123,7 +123,7 @@ def cases() -> tuple[Case, ...]:
         Case(name="no effect, speed drifts by 10 %", world=World(sigma=SIGMA, drift=0.10)),
         Case(name="the same without a sentinel", world=World(sigma=SIGMA, drift=0.10), sentinel=False),
         Case(
-            name="the same, 12 rows",
+            name="the same without a sentinel, 12 rows",
             effects=(0.0, 0.0),
             n_workloads=6,
             world=World(sigma=SIGMA, drift=0.10),
