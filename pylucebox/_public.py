@@ -6,14 +6,17 @@ from pylucebox._chat import ChatStep
 from pylucebox._dispatch import BackEnd, Dispatch, Kernels, Promise
 from pylucebox._engine import Engine
 from pylucebox._errors import (
+    ArmError,
     BackendError,
     BackendUnavailableError,
     BuildError,
     BuildMismatchError,
     CancelledError,
     ClosedError,
+    ComparisonError,
     ContextFullError,
     DecodeError,
+    EnvironmentMismatchError,
     InvalidArgumentError,
     LibraryNotFoundError,
     LoadError,
@@ -24,6 +27,7 @@ from pylucebox._errors import (
     RollbackError,
     SamplingError,
     SequenceStateError,
+    SessionFileError,
     SidecarMismatchError,
     SidecarNotFoundError,
     SpecUnavailableError,
@@ -40,6 +44,7 @@ from pylucebox._version import __version__
 from pylucebox._width import CycleContext, CycleObservation, FixedWidth, PlaceholderWidth, WidthPolicy
 
 __all__ = [
+    "ArmError",
     "BackEnd",
     "Backend",
     "BackendError",
@@ -52,6 +57,7 @@ __all__ = [
     "ChatCompletion",
     "ChatStep",
     "ClosedError",
+    "ComparisonError",
     "Completion",
     "ContextFullError",
     "CycleContext",
@@ -61,6 +67,7 @@ __all__ = [
     "Device",
     "Dispatch",
     "Engine",
+    "EnvironmentMismatchError",
     "FixedWidth",
     "InvalidArgumentError",
     "Kernels",
@@ -78,6 +85,7 @@ __all__ = [
     "SamplingError",
     "SamplingParams",
     "SequenceStateError",
+    "SessionFileError",
     "SessionInfo",
     "SidecarMismatchError",
     "SidecarNotFoundError",

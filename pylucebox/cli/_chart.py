@@ -5,10 +5,11 @@ Written with the standard library only, so that a picture comes out wherever the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+
+from pylucebox._axis import LogAxis
 
 _WIDTH = 960
 _TOP = 120
@@ -19,30 +20,6 @@ _VALUE_X = 452
 _GRID_LEFT = 620
 _CELL = 45
 _TICK_GAP = 36
-_TICKS = (
-    0.1,
-    0.2,
-    0.3,
-    0.4,
-    0.5,
-    0.6,
-    0.7,
-    0.8,
-    0.9,
-    1.0,
-    1.1,
-    1.2,
-    1.3,
-    1.5,
-    1.75,
-    2.0,
-    2.5,
-    3.0,
-    4.0,
-    5.0,
-    7.0,
-    10.0,
-)
 # Differ in lightness as well as in hue, for readers who see no red and for grey printers.
 _COLOURS = {"faster": "#0b6e4f", "slower": "#c1440e", "unresolved": "#6b7280"}
 
@@ -99,29 +76,23 @@ class Chart:
 
 @dataclass(frozen=True)
 class _Axis:
-    """Logarithmic x axis, so that half as fast and twice as fast lie equally far from 1."""
+    """The ratio axis in the units of the picture."""
 
-    low: float
-    high: float
+    scale: LogAxis
 
     def x(self, ratio: float) -> float:
-        share = (math.log(ratio) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
-        return _PLOT_LEFT + share * (_PLOT_RIGHT - _PLOT_LEFT)
+        return _PLOT_LEFT + self.scale.share(ratio) * (_PLOT_RIGHT - _PLOT_LEFT)
 
     def ticks(self) -> list[float]:
         """Round values inside the axis, 1 first, none closer than the labels are wide."""
-        shown: list[float] = []
-        for tick in sorted(_TICKS, key=lambda value: abs(math.log(value))):
-            if self.low <= tick <= self.high and all(abs(self.x(tick) - self.x(other)) >= _TICK_GAP for other in shown):
-                shown.append(tick)
-        return sorted(shown)
+        return self.scale.ticks(_TICK_GAP / (_PLOT_RIGHT - _PLOT_LEFT))
 
 
 def _axis_for(rows: Sequence[ChartRow], noise_floor: float) -> _Axis:
     edge = max(1.1, 1.0 + noise_floor)
     lows = [row.low for row in rows if row.low is not None]
     highs = [row.high for row in rows if row.high is not None]
-    return _Axis(min([*lows, 1.0 / edge]) / 1.04, max([*highs, edge]) * 1.04)
+    return _Axis(LogAxis(min([*lows, 1.0 / edge]) / 1.04, max([*highs, edge]) * 1.04))
 
 
 def _text(x: float, y: float, content: str, **attributes: str) -> str:

@@ -17,8 +17,9 @@ from pylucebox._errors import DecodeError
 from pylucebox._result import Completion
 from pylucebox._sampling import SamplingParams
 from pylucebox._stats import RequestStats, SpecStats
+from pylucebox.ab.outcome import first_difference
 from pylucebox.cli._demo_prompts import DemoPrompt
-from pylucebox.cli._measure import CycleCost, Noise, cycle_cost, first_difference, noise_of, plan_pairs
+from pylucebox.cli._measure import CycleCost, Noise, cycle_cost, noise_of, plan_pairs
 from pylucebox.cli._ports import EngineFactory, EngineLike, EngineOptions
 from pylucebox.cli._request import follow
 

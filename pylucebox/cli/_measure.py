@@ -8,7 +8,6 @@ touches both arms of a pair alike, and the order inside the pairs is balanced so
 from __future__ import annotations
 
 import math
-import random
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -183,12 +182,14 @@ def noise_of(log_ratios: Sequence[float], n_pairs: int) -> Noise:
     Returns
     -------
     Noise
-        The floor is the 95th percentile of the absolute median of `n_pairs` values drawn with replacement.
+        The floor is that of `lucebox ab`, see `pylucebox.ab.stats.noise_floor`.
     """
-    rng = random.Random(RESAMPLE_SEED)  # not for secrets; fixed so that reports repeat
-    medians = sorted(abs(statistics.median(rng.choices(log_ratios, k=n_pairs))) for _ in range(N_RESAMPLES))
-    at_95 = medians[math.ceil(0.95 * N_RESAMPLES) - 1]
-    return Noise(estimate=estimate(log_ratios), floor=math.expm1(at_95), n_pairs=n_pairs)
+    import numpy as np  # noqa: PLC0415 - slower to import than most commands are to run
+
+    from pylucebox.ab.stats import noise_floor  # noqa: PLC0415
+
+    floor = noise_floor(log_ratios, n_pairs, N_RESAMPLES, np.random.default_rng(RESAMPLE_SEED))
+    return Noise(estimate=estimate(log_ratios), floor=math.expm1(floor), n_pairs=n_pairs)
 
 
 def verdict(result: Estimate, floor: float) -> str:
@@ -300,14 +301,3 @@ def cycle_cost(
         rows_per_cycle=n_rows / n_cycles,
         tokens_per_cycle=n_tokens / n_cycles,
     )
-
-
-def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
-    """Index of the first token in which two outputs differ; None when they are equal.
-
-    An output that is a prefix of the other differs at its own length.
-    """
-    for index, (left, right) in enumerate(zip(a, b, strict=False)):
-        if left != right:
-            return index
-    return None if len(a) == len(b) else min(len(a), len(b))

@@ -21,7 +21,7 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
-_EPILOG = """exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+_EPILOG = """exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted; `lucebox ab` says more with it.
 `lucebox COMMAND --help` lists the flags of a command with their defaults and ranges."""
 
 
@@ -30,7 +30,7 @@ def build_parser() -> Parser:
     import argparse  # noqa: PLC0415
 
     from pylucebox._version import __version__  # noqa: PLC0415
-    from pylucebox.cli import chat, demo, doctor, exactness, generate, quantize, sidecar  # noqa: PLC0415
+    from pylucebox.cli import ab, chat, demo, doctor, exactness, generate, quantize, sidecar  # noqa: PLC0415
     from pylucebox.cli._args import Parser  # noqa: PLC0415
 
     parser = Parser(
@@ -43,7 +43,7 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"lucebox {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (demo, generate, chat, doctor, exactness, quantize, sidecar):
+    for module in (demo, generate, chat, doctor, ab, exactness, quantize, sidecar):
         name = module.__name__.rpartition(".")[2]
         command = commands.add_parser(name, help=module.SUMMARY, description=module.DESCRIPTION, allow_abbrev=False)
         module.add_arguments(command)

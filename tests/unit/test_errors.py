@@ -11,11 +11,13 @@ import pytest
 
 from pylucebox import _errors
 from pylucebox._errors import (
+    ArmError,
     BackendUnavailableError,
     BuildMismatchError,
     CancelledError,
     ClosedError,
     ContextFullError,
+    EnvironmentMismatchError,
     InvalidArgumentError,
     LibraryNotFoundError,
     LoadError,
@@ -26,6 +28,7 @@ from pylucebox._errors import (
     RollbackError,
     SamplingError,
     SequenceStateError,
+    SessionFileError,
     SidecarMismatchError,
     SidecarNotFoundError,
     SpecUnavailableError,
@@ -52,6 +55,9 @@ EXAMPLES: list[LuceboxError] = [
     ClosedError(what="engine"),
     SpecUnavailableError(reason_code="no-sidecar", reason="no MTP file was found"),
     WriteError(path="x.gguf", seen="the disk is full"),
+    ArmError(arm="theirs", code="not_healthy", seen="no answer in 60 s", native_log=LOG),
+    EnvironmentMismatchError(differences=[("cpu", "a", "b")]),
+    SessionFileError("cannot write", path="runs.jsonl", seen="no space left on device"),
 ]
 BUILTIN_BASES = {
     LibraryNotFoundError: ImportError,
@@ -62,6 +68,7 @@ BUILTIN_BASES = {
     SidecarNotFoundError: FileNotFoundError,
     SidecarMismatchError: ValueError,
     InvalidArgumentError: ValueError,
+    SessionFileError: OSError,
     ClosedError: RuntimeError,
     WriteError: OSError,
 }

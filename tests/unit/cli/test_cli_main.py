@@ -22,7 +22,7 @@ def test_help_names_the_commands_and_every_flag_has_a_default_in_its_help(capsys
         main.main(["--help"])
     assert ended.value.code == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in ("demo", "generate", "chat", "doctor"))
+    assert all(name in shown for name in ("demo", "generate", "chat", "doctor", "ab"))
     commands = main.build_parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr]
     for name, parser in commands.items():
         for action in parser._actions:

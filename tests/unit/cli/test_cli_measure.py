@@ -131,11 +131,3 @@ def test_cycle_cost_adds_up_to_the_measured_time() -> None:
     assert (cost.draft_steps, cost.verify_steps, cost.other_steps) == pytest.approx((1.5, 2.5, 0.5))
     assert cost.verify_row_steps == pytest.approx(0.625)
     assert cost.tokens_per_cycle == pytest.approx(3.0)
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "expected"),
-    [([1, 2, 3], [1, 2, 3], None), ([1, 2, 3], [1, 9, 3], 1), ([1, 2], [1, 2, 3], 2), ([], [4], 0), ([], [], None)],
-)
-def test_first_difference_points_at_the_token(a: list[int], b: list[int], expected: int | None) -> None:
-    assert _measure.first_difference(a, b) == expected
