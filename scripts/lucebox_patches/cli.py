@@ -149,6 +149,7 @@ def _parser() -> argparse.ArgumentParser:
         changed=flag("the prefixes from the first changed patch on"),
         since=value("commit that --changed compares with (default: HEAD)", "HEAD"),
         keep_going=flag("go on after a failure"), jobs=jobs,
+        sites=value("keep the package of each prefix here and print a line for `lucebox ab --series`", None, type=Path),
     )
     command(
         "bisect", _bisect, "find the first patch with which a command fails",
@@ -222,10 +223,11 @@ def _status(layout: Layout, _: argparse.Namespace) -> Answer:
     if changes.missing:
         why = "a source distribution carries only a part; in a checkout `apply --force-clean` brings them back"
         _say(f"missing: {len(changes.missing)} file(s); {why}")
-    return EXIT_OK if result.ready else EXIT_FOUND, {
+    ready = result.state == workspace.APPLIED
+    return EXIT_OK if ready else EXIT_FOUND, {
         "state": result.state,
         "reason": result.reason,
-        "ready": result.ready,
+        "ready": ready,
         "upstream": result.pin.identity(),
         "archive_sha256": result.pin.sha256,
         "source_at_hand": result.source_at_hand,
@@ -363,7 +365,7 @@ def _verify(layout: Layout, options: argparse.Namespace) -> Answer:
     prefixes = list(range(len(shop.steps) + 1)) if options.prefixes else [len(shop.steps)]
     if options.changed:
         prefixes = verify.changed_prefixes(layout, Series(tuple(step.patch for step in shop.steps)), options.since)
-    outcomes, failures = verify.verify(shop, prefixes, keep_going=options.keep_going)
+    outcomes, failures = verify.verify(shop, prefixes, keep_going=options.keep_going, sites=options.sites)
     if session is not None:
         session.verified = [outcome.line() for outcome in outcomes] + [failure.failed for failure in failures]
         session.save(layout)

@@ -56,8 +56,6 @@ class CheckError(PatchError):
 class EmptyPatchError(PatchError):
     """Patches that change nothing on the base; `patches` names them."""
 
-    patches: list[str]
-
     def __init__(self, patches: Sequence[str]) -> None:
         super().__init__(
             f"{', '.join(patches)} would change nothing",
@@ -71,7 +69,6 @@ class SeriesError(PatchError):
     """The series file or a patch file is not usable; `problems` has (line of ``patches/series`` or 0, reason)."""
 
     exit_code = EXIT_USAGE
-    problems: list[tuple[int, str]]
 
     def __init__(self, path: Path, problems: Sequence[tuple[int, str]]) -> None:
         seen = "; ".join(f"line {line}: {reason}" if line else reason for line, reason in problems)
@@ -98,8 +95,6 @@ class HashMismatchError(PatchError):
     """Something is not what was recorded; `expected` and `found` are lower-case hexadecimal."""
 
     exit_code = EXIT_PIN
-    expected: str
-    found: str
 
     def __init__(self, what: str, kind: str, expected: str, found: str, remedy: str = "") -> None:
         seen = f"{kind} is {found}, recorded is {expected}"
@@ -111,7 +106,6 @@ class UnsafeArchiveError(PatchError):
     """The archive cannot be unpacked safely or completely; `member` is empty when the whole archive is at fault."""
 
     exit_code = EXIT_PIN
-    member: str
 
     def __init__(self, path: Path, member: str, reason: str) -> None:
         seen = f"member {member!r}: {reason}" if member else reason
@@ -122,15 +116,12 @@ class PendingError(PatchError):
     """A patch stopped in conflict; `patch` and `files` say where."""
 
     exit_code = EXIT_CONFLICT
-    patch: str
-    files: list[str]
 
 
 class DirtyTreeError(PatchError):
     """The vendor tree holds changes that would be lost; `paths` lists the files, sorted."""
 
     exit_code = EXIT_DIRTY
-    paths: list[str]
 
     def __init__(self, tree: Path, paths: Sequence[str]) -> None:
         more = f" and {len(paths) - _MAX_PATHS_SHOWN} more" if len(paths) > _MAX_PATHS_SHOWN else ""
@@ -146,9 +137,6 @@ class ConflictError(PatchError):
     """A patch does not apply to its own base; `patch`, its 1-based `position`, and the `files` where it failed."""
 
     exit_code = EXIT_VERIFY
-    patch: str
-    position: int
-    files: list[str]
 
     def __init__(self, patch: str, position: int, files: Sequence[str], seen: str) -> None:
         super().__init__(
@@ -163,8 +151,6 @@ class VerifyError(PatchError):
     """A prefix of the series failed; `prefix` is its length, `step` what failed."""
 
     exit_code = EXIT_VERIFY
-    prefix: int
-    step: str
 
 
 class SourceMissingError(PatchError):
@@ -177,7 +163,6 @@ class ToolError(PatchError):
     """An external program is missing or failed; `program` names it."""
 
     exit_code = EXIT_ENVIRONMENT
-    program: str
 
     def __init__(self, program: str, failed: str, seen: str, remedy: str) -> None:
         super().__init__(failed, seen, remedy, program=program)

@@ -137,9 +137,12 @@ class Workshop:
         return tokens
 
 
-def verify(shop: Workshop, prefixes: Sequence[int], *, keep_going: bool) -> tuple[list[Outcome], list[VerifyError]]:
+def verify(
+    shop: Workshop, prefixes: Sequence[int], *, keep_going: bool, sites: Path | None = None
+) -> tuple[list[Outcome], list[VerifyError]]:
     """Build and test prefixes; one that passed before with the same sources and tools is not built again.
 
+    With `sites` all are built, the package of each is kept below that directory, and a JSON line on stdout says where.
     Raises `VerifyError` at the first failure, unless `keep_going` is set.
     """
     records_file = shop.layout.verify / "records.json"
@@ -153,13 +156,17 @@ def verify(shop: Workshop, prefixes: Sequence[int], *, keep_going: bool) -> tupl
         header = shop.steps[prefix - 1].patch.header.text() if prefix else ""
         key = hashlib.sha256("\0".join([shop.tree_of(prefix), header, code, str(before)]).encode()).hexdigest()
         start = time.monotonic()
-        cached = key in records
+        cached = key in records and sites is None
         try:
             if not cached:
                 shop.say(f"prefix {prefix} of {len(shop.steps)}: {shop.name(prefix)}")
                 shop.build(prefix)
                 records[key] = shop.check(prefix, before)
                 write_text(records_file, json.dumps(records))
+            if sites is not None:
+                kept = sites.absolute() / f"{prefix:02}"
+                shutil.copytree(shop.layout.verify / "site", kept, dirs_exist_ok=True)
+                print(json.dumps({"prefix": f"{prefix:02} {shop.name(prefix)}", "site": str(kept)}), flush=True)
         except VerifyError as error:
             failures.append(error)
             if not keep_going:

@@ -61,11 +61,6 @@ class Status:
     source_at_hand: bool
     session: dict[str, Any] | None
 
-    @property
-    def ready(self) -> bool:
-        """Whether the tree is what a build needs."""
-        return self.state == APPLIED
-
 
 @dataclass(frozen=True)
 class ApplyResult:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lucebox_patches.cli import main
 from patch_fakes import UPSTREAM, Checkout, Prepared, edits, plain_git, replaced
 
 _FAKE_CMAKE = r"""#!/bin/sh
@@ -118,6 +119,18 @@ def test_all_prefixes_begin_with_the_plain_base(shop: Checkout) -> None:
     assert "prefix 2 (two.patch): passes" in outcome.text
     assert _passed(shop.ok("verify", "--prefixes").data) == [(number, True) for number in range(4)]
     assert _builds(shop) == 4
+
+
+def test_the_package_of_each_prefix_is_kept_on_demand(
+    shop: Checkout, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop.ok("verify", "--prefixes")
+    capsys.readouterr()
+    assert main(["verify", "--prefixes", "--sites", str(tmp_path / "sites")], shop.root) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0]["prefix"].endswith("the plain base")
+    assert len({line["site"] for line in lines}) == len(lines) > 1
+    assert all((Path(line["site"]) / "pylucebox").is_dir() for line in lines)
 
 
 def test_a_prefix_that_does_not_build_is_named_with_log_and_command(shop: Checkout) -> None:
