@@ -164,9 +164,9 @@ def verify(
                 records[key] = shop.check(prefix, before)
                 write_text(records_file, json.dumps(records))
             if sites is not None:
-                kept = sites.absolute() / f"{prefix:02}"
-                shutil.copytree(shop.layout.verify / "site", kept, dirs_exist_ok=True)
-                print(json.dumps({"prefix": f"{prefix:02} {shop.name(prefix)}", "site": str(kept)}), flush=True)
+                name = f"{prefix:02}-{shop.name(prefix).removesuffix('.patch').replace(' ', '-')}"
+                kept = shutil.copytree(shop.layout.verify / "site", sites.absolute() / name, dirs_exist_ok=True)
+                print(json.dumps({"prefix": name, "site": str(kept)}), flush=True)
         except VerifyError as error:
             failures.append(error)
             if not keep_going:

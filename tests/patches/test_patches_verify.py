@@ -128,7 +128,7 @@ def test_the_package_of_each_prefix_is_kept_on_demand(
     capsys.readouterr()
     assert main(["verify", "--prefixes", "--sites", str(tmp_path / "sites")], shop.root) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert lines[0]["prefix"].endswith("the plain base")
+    assert lines[0]["prefix"].endswith("the-plain-base")
     assert len({line["site"] for line in lines}) == len(lines) > 1
     assert all((Path(line["site"]) / "pylucebox").is_dir() for line in lines)
 
