@@ -1,12 +1,15 @@
-"""The marker of tests that take minutes."""
+"""What holds for all tests: Ctrl-C works, and tests that take minutes are asked for by a marker."""
 
 from __future__ import annotations
+
+import signal
 
 import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Make the marker known, and Ctrl-C work: a shell starts background jobs with it ignored, and they pass that on."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "soak: takes minutes; run with -m soak")
 
 
