@@ -35,7 +35,7 @@ __all__ = ["AdaptiveWidth"]
 _BUCKETS: Final = (2048, 8192, 32768, 131072)  # context lengths between which costs are kept apart
 _OWN_SHARE: Final = 0.01  # of a cycle, that thinking about it may take
 _OWN_VOUCHER_NS: Final = 1_000_000  # at the start of a request, where thinking pays most
-_HABIT: Final = 0.9  # share of cycles in which a further draft is made without asking
+_ASK_US: Final = 30.0  # what a look at the drafts takes, call and return through Python
 _MOST_TRIALS: Final = 2  # of a width that was never timed, in a request
 _MOST_ANCHORS: Final = 3  # cycles to time one of the first widths on a machine nothing is known of
 _HOPE: Final = 0.35  # of the way to its guessed price, an untimed width is priced
@@ -198,9 +198,7 @@ class AdaptiveWidth:
             if self._lookahead.threshold[0][state.mood] > 1.0:
                 self._tally.reason = "price"
                 return self._parked(state, ask=True)
-            first = 1
-            while first < state.limit and state.goes_on[first] > _HABIT:
-                first += 1
+            first = self._without_asking(state, 1)
             return CyclePlan(first + 1, first, True)
         if not self._light:
             rates = rates_of(state.acceptance.rates(), state.limit, prices)
@@ -302,9 +300,7 @@ class AdaptiveWidth:
                 break
         if not stop:
             n_made = len(chances)
-            n_more = 1
-            while n_made + n_more < limit and state.goes_on[n_made + n_more] > _HABIT:
-                n_more += 1
+            n_more = self._without_asking(state, n_made + 1) - n_made
             self._spare_ns -= self._clock() - began
             return n_made + 1, n_more
         state.stop = stop
@@ -313,6 +309,13 @@ class AdaptiveWidth:
             self._tally.reason = "price"
         self._spare_ns -= self._clock() - began
         return k + 1, 0
+
+    def _without_asking(self, state: SequenceState, depth: int) -> int:
+        """Return how deep to draft when `depth` is sure: on while a look costs more than the drafts it would spare."""
+        draft = self._model.prices.draft
+        while depth < state.limit and (1.0 - state.goes_on[depth]) * (draft[depth + 1] - draft[depth]) < _ASK_US:
+            depth += 1
+        return depth
 
     def _worth_verifying(self, chances: Sequence[float], limit: int) -> int:
         """Return how many of the drafts pay for their rows."""
