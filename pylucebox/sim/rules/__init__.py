@@ -12,7 +12,8 @@ from pylucebox.sim.rules.climb_drop import ClimbDrop
 from pylucebox.sim.rules.linear_fit import LinearFit
 from pylucebox.sim.rules.mean_accepted import MeanAccepted
 from pylucebox.sim.rules.stopping import p_min, product
-from pylucebox.width import FixedWidth, PlaceholderWidth, WidthCosts, WidthPolicy
+from pylucebox.width import FixedWidth, WidthCosts, WidthPolicy
+from pylucebox.width.controller import AdaptiveWidth
 
 __all__ = ["RULES", "Rule", "rules"]
 
@@ -48,7 +49,8 @@ def _simple(make: Callable[[], WidthPolicy]) -> MakePolicy:
 
 
 RULES: Final = (
-    Rule("placeholder", "compares four widths by tokens per time", _simple(PlaceholderWidth)),
+    Rule("adaptive", "the default, after a sweep", lambda costs, machine: AdaptiveWidth(costs, clock=machine.clock)),
+    Rule("adaptive-cold", "the same without a sweep", lambda costs, machine: AdaptiveWidth(clock=machine.clock)),  # noqa: ARG005
     Rule("off", "no drafts", _simple(lambda: FixedWidth(1)), has_mtp=False),
     Rule("fixed-3", "always three drafts (a common default)", _simple(lambda: FixedWidth(4))),
     Rule("linear-fit", "tokens per time, times on a straight line (Lucebox)", _simple(LinearFit)),
