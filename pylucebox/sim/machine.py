@@ -78,9 +78,9 @@ class Machine:
         self._drafted = False
         self._now_us = 0.0
 
-    def clock(self) -> float:
-        """Return the simulated time in seconds. It stands still while a policy thinks."""
-        return self._now_us / 1e6
+    def clock(self) -> int:
+        """Return the simulated time in nanoseconds. It stands still while a policy thinks."""
+        return round(1000 * self._now_us)
 
     def cycle(self, n_rows: int, n_drafts: int, *, rejected: bool) -> CycleTime:
         """Run a cycle; the arguments are those of `cycle_us`."""

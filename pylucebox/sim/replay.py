@@ -186,12 +186,13 @@ def replay_batch(traces: Sequence[Trace], policy: WidthPolicy, machine: Machine)
         The policy chose a width that is not possible.
     """
     sequences = [_Sequence(seq, trace) for seq, trace in enumerate(traces)]
+    planner = policy if isinstance(policy, Planner) else None  # asked once: such a check takes longer than a cycle
     policy.begin(len(traces), MAX_WIDTH)
     active = [sequence for sequence in sequences if not sequence.is_done]
     while active:
         contexts = [sequence.context(len(active)) for sequence in active]
-        if isinstance(policy, Planner):
-            parts = [_planned(policy, sequence, context) for sequence, context in zip(active, contexts, strict=True)]
+        if planner is not None:
+            parts = [_planned(planner, sequence, context) for sequence, context in zip(active, contexts, strict=True)]
         else:
             parts = [_chosen(policy, sequence, context) for sequence, context in zip(active, contexts, strict=True)]
         _limit_rows(parts)

@@ -12,7 +12,8 @@ from pylucebox.sim.rules.climb_drop import ClimbDrop
 from pylucebox.sim.rules.linear_fit import LinearFit
 from pylucebox.sim.rules.mean_accepted import MeanAccepted
 from pylucebox.sim.rules.stopping import p_min, product
-from pylucebox.width import FixedWidth, PlaceholderWidth, WidthCosts, WidthPolicy
+from pylucebox.width import FixedWidth, WidthCosts, WidthPolicy
+from pylucebox.width.controller import AdaptiveWidth
 
 __all__ = ["RULES", "Rule", "rules"]
 
@@ -32,23 +33,33 @@ class Rule:
         What it is and where users meet it.
     make
         Makes a fresh policy.
+    has_mtp
+        Whether MTP is there at all, so that prompts pay for it.
     """
 
     name: str
     title: str
     make: MakePolicy
+    has_mtp: bool = True
+
+
+def _simple(make: Callable[[], WidthPolicy]) -> MakePolicy:
+    """Return a maker for a policy that knows nothing of its machine."""
+    return lambda costs, machine: make()  # noqa: ARG005
 
 
 RULES: Final = (
-    Rule("placeholder", "compares four widths by tokens per time", lambda costs, machine: PlaceholderWidth()),  # noqa: ARG005
-    Rule("off", "no drafts", lambda costs, machine: FixedWidth(1)),  # noqa: ARG005
-    Rule("fixed-3", "always three drafts, llama.cpp's default", lambda costs, machine: FixedWidth(4)),  # noqa: ARG005
-    Rule("linear-fit", "tokens per time on a straight line (Lucebox)", lambda costs, machine: LinearFit()),  # noqa: ARG005
-    Rule("mean-accepted", "as many as lately held (llama.cpp forks, #667)", lambda costs, machine: MeanAccepted()),  # noqa: ARG005
-    Rule("climb-drop", "up on clean runs, down on pressure (#27210)", lambda costs, machine: ClimbDrop()),  # noqa: ARG005
-    Rule("p-min-0.7", "each draft above 0.7, at most six (llama.cpp)", lambda costs, machine: p_min(0.7, 6)),  # noqa: ARG005
-    Rule("product-0.6", "chain above 0.6, at most five (EXL3)", lambda costs, machine: product(0.6, 5)),  # noqa: ARG005
+    Rule("adaptive", "the default, after a sweep", lambda costs, machine: AdaptiveWidth(costs, clock=machine.clock)),
+    Rule("adaptive-cold", "the same without a sweep", lambda costs, machine: AdaptiveWidth(clock=machine.clock)),  # noqa: ARG005
+    Rule("off", "no drafts", _simple(lambda: FixedWidth(1)), has_mtp=False),
+    Rule("fixed-3", "always three drafts (a common default)", _simple(lambda: FixedWidth(4))),
+    Rule("linear-fit", "tokens per time, times on a straight line (Lucebox)", _simple(LinearFit)),
+    Rule("mean-accepted", "as many as lately held (llama.cpp forks, Lucebox #667)", _simple(MeanAccepted)),
+    Rule("climb-drop", "one more on clean runs, one fewer under pressure (llama.cpp #27210)", _simple(ClimbDrop)),
+    Rule("p-min-0.7", "each draft above 0.7, at most six (llama.cpp)", _simple(lambda: p_min(0.7, 6))),
+    Rule("product-0.6", "the chain above 0.6, at most five (EXL3)", _simple(lambda: product(0.6, 5))),
 )
+"""All rules, ours first."""
 
 
 def rules(names: tuple[str, ...]) -> tuple[Rule, ...]:
