@@ -35,6 +35,8 @@ __all__ = ["AdaptiveWidth"]
 _BUCKETS: Final = (2048, 8192, 32768, 131072)  # context lengths between which costs are kept apart
 _OWN_SHARE: Final = 0.01  # of a cycle, that thinking about it may take
 _OWN_VOUCHER_NS: Final = 1_000_000  # at the start of a request, where thinking pays most
+_OWN_PLENTY_NS: Final = 500_000  # with so much saved up, nothing is put off
+_REFRESH: Final = 4  # cycles that are learned from, for each time that the look-ahead is brought up to date
 _ASK_US: Final = 30.0  # what a look at the drafts takes, call and return through Python
 _MOST_TRIALS: Final = 2  # of a width that was never timed, in a request
 _MOST_ANCHORS: Final = 3  # cycles to time one of the first widths on a machine nothing is known of
@@ -94,6 +96,7 @@ class AdaptiveWidth:
         self._n_observed = 0
         self._spare_ns = float(_OWN_VOUCHER_NS)
         self._light = False
+        self._n_full = 0
         prices = self._model.prices
         rates = rates_of(self._carried.rates(), MAX_DRAFT, prices)
         k = max(range(len(rates)), key=rates.__getitem__)
@@ -194,6 +197,8 @@ class AdaptiveWidth:
         if self._uses_probs and self._calibrator.better:
             if not self._light:
                 state.recent.refresh()
+                self._n_full += 1
+            if not self._light and (self._spare_ns > _OWN_PLENTY_NS or self._n_full % _REFRESH == 0):
                 self._lookahead.refresh(self._price.per_us(prices.verify[0]), prices)
             if self._lookahead.threshold[0][state.mood] > 1.0:
                 self._tally.reason = "price"
