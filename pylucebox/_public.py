@@ -27,6 +27,7 @@ from pylucebox._errors import (
     SidecarMismatchError,
     SidecarNotFoundError,
     SpecUnavailableError,
+    TraceFormatError,
     WriteError,
 )
 from pylucebox._model import ModelInfo
@@ -37,8 +38,18 @@ from pylucebox._sidecar import Candidate, SidecarVerdict, find_sidecar
 from pylucebox._spec import SpecReason, SpecState
 from pylucebox._stats import RequestStats, SpecStats
 from pylucebox._version import __version__
-from pylucebox._width import CycleContext, CycleObservation, FixedWidth, PlaceholderWidth, WidthPolicy
 from pylucebox.ab.errors import ArmError, ComparisonError, EnvironmentMismatchError, SessionFileError
+from pylucebox.width import (
+    CycleContext,
+    CycleObservation,
+    CyclePlan,
+    DraftPolicy,
+    FixedWidth,
+    PlaceholderWidth,
+    WidthCosts,
+    WidthPolicy,
+    WidthTelemetry,
+)
 
 __all__ = [
     "ArmError",
@@ -60,9 +71,11 @@ __all__ = [
     "CycleContext",
     "CycleInfo",
     "CycleObservation",
+    "CyclePlan",
     "DecodeError",
     "Device",
     "Dispatch",
+    "DraftPolicy",
     "Engine",
     "EnvironmentMismatchError",
     "FixedWidth",
@@ -94,7 +107,10 @@ __all__ = [
     "Step",
     "SystemInfo",
     "TokenLogprob",
+    "TraceFormatError",
+    "WidthCosts",
     "WidthPolicy",
+    "WidthTelemetry",
     "WriteError",
     "__version__",
     "find_sidecar",
