@@ -28,6 +28,7 @@ HEADINGS: Final = {
 """Sections in words."""
 
 _TOLD: Final = ("beats it", "as fast", "slower")
+_LOWEST: Final = 0.45  # ratio at the left end of the axis
 _SAME: Final = 0.01  # ratios this close to 1 count as the same
 
 
@@ -92,7 +93,9 @@ def _section(result: Result, section: str) -> Html:
 
 def _forest(rows: Sequence[Summary], cells: Sequence[Cell], bound: float | None) -> Html:
     best = {row.rule: max(cell.to_best for cell in cells if cell.rule == row.rule) for row in rows}
-    axis = LogAxis(min(row.worst for row in rows) / 1.05, max(*best.values(), bound or 1.0, 1.05) * 1.05)
+    # One rule that is far off must not squeeze the others; its line then begins at the edge.
+    low = max(_LOWEST, min(row.worst for row in rows))
+    axis = LogAxis(low / 1.05, max(*best.values(), bound or 1.0, 1.05) * 1.05)
     bands = [Band(1.0 - _SAME, 1.0 + _SAME, "band")]
     head = el(
         "tr",
@@ -113,7 +116,7 @@ def _forest_row(row: Summary, best: float, axis: LogAxis, bands: Sequence[Band])
     level = 0 if row.mean > 1.0 + _SAME else 1 if row.mean >= 1.0 - _SAME else 2
     style = ("faster", "equivalent", "slower")[level]
     label = f"{row.rule}: {row.mean:.3f}, from {row.worst:.3f} to {best:.3f}, {_TOLD[level]} ({BEST_FIXED})"
-    interval = Interval(row.mean, row.worst, best, style, label)
+    interval = Interval(max(row.mean, axis.low), max(row.worst, axis.low), best, style, label)
     value = el("span", f"{row.mean:.3f} ({row.worst:.3f})", title=f"worst: {row.worst_cell}")
     off = el("span", f"{row.worst_off:.3f}", title=row.worst_off_cell)
     return _line(row.rule, interval_strip(axis, interval, bands), value, off)
