@@ -77,7 +77,7 @@ def curve(name: str) -> CostCurve:
     for found in curves():
         if found.name == name:
             return found
-    raise InvalidArgumentError(argument="curve", value=name, allowed=", ".join(each.name for each in curves()))
+    raise InvalidArgumentError(argument="machine", value=name, allowed=", ".join(each.name for each in curves()))
 
 
 def read_curve(path: StrPath) -> CostCurve:
