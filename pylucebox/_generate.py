@@ -142,7 +142,7 @@ class Run:
         if self._policy is not None:
             observation = CycleObservation(
                 self._seq,
-                result.n_drafted + 1,
+                result.n_verified + 1,
                 result.n_drafted,
                 result.n_accepted,
                 result.draft_probs,
@@ -248,8 +248,9 @@ class Run:
             result, times, _ = cycle
             n_accepted = result.n_accepted
             info = CycleInfo(
-                width=result.n_drafted + 1,
+                width=result.n_verified + 1,
                 n_drafted=result.n_drafted,
+                n_verified=result.n_verified,
                 n_accepted=n_accepted,
                 draft_probs=result.draft_probs,
                 draft_us=times.draft_us,
@@ -278,7 +279,7 @@ class Run:
         for result, times, wall_ns in self._cycles:
             total.add_cycle(
                 n_tokens=len(result.tokens),
-                n_drafted=result.n_drafted,
+                n_drafted=result.n_verified,
                 n_accepted=result.n_accepted,
                 wall_us=wall_ns / 1000,
                 draft_us=times.draft_us,

@@ -587,14 +587,14 @@ static void (*_cffi_call_python_org)(struct _cffi_externpy_s *, char *);
 static void *_cffi_types[] = {
 /*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 36), // _Bool()(float, void *)
 /*  1 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13), // float
-/*  2 */ _CFFI_OP(_CFFI_OP_POINTER, 210), // void *
+/*  2 */ _CFFI_OP(_CFFI_OP_POINTER, 217), // void *
 /*  3 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /*  4 */ _CFFI_OP(_CFFI_OP_FUNCTION, 36), // _Bool()(lucebox_model const *, int32_t)
-/*  5 */ _CFFI_OP(_CFFI_OP_POINTER, 199), // lucebox_model const *
+/*  5 */ _CFFI_OP(_CFFI_OP_POINTER, 205), // lucebox_model const *
 /*  6 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
 /*  7 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /*  8 */ _CFFI_OP(_CFFI_OP_FUNCTION, 27), // char const *()(lucebox_session const *, int32_t)
-/*  9 */ _CFFI_OP(_CFFI_OP_POINTER, 204), // lucebox_session const *
+/*  9 */ _CFFI_OP(_CFFI_OP_POINTER, 211), // lucebox_session const *
 /* 10 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 11 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 12 */ _CFFI_OP(_CFFI_OP_FUNCTION, 27), // char const *()(void)
@@ -608,23 +608,23 @@ static void *_cffi_types[] = {
 /* 20 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
 /* 21 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 22 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 23 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(char * *)
+/* 23 */ _CFFI_OP(_CFFI_OP_FUNCTION, 214), // lucebox_status()(char * *)
 /* 24 */ _CFFI_OP(_CFFI_OP_POINTER, 73), // char * *
 /* 25 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 26 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(char const *)
-/* 27 */ _CFFI_OP(_CFFI_OP_POINTER, 184), // char const *
+/* 26 */ _CFFI_OP(_CFFI_OP_FUNCTION, 214), // lucebox_status()(char const *)
+/* 27 */ _CFFI_OP(_CFFI_OP_POINTER, 190), // char const *
 /* 28 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 29 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(char const *, char * *)
+/* 29 */ _CFFI_OP(_CFFI_OP_FUNCTION, 214), // lucebox_status()(char const *, char * *)
 /* 30 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
 /* 31 */ _CFFI_OP(_CFFI_OP_NOOP, 24),
 /* 32 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 33 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(char const *, char const *, _Bool, char * *)
+/* 33 */ _CFFI_OP(_CFFI_OP_FUNCTION, 214), // lucebox_status()(char const *, char const *, _Bool, char * *)
 /* 34 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
 /* 35 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
 /* 36 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1), // _Bool
 /* 37 */ _CFFI_OP(_CFFI_OP_NOOP, 24),
 /* 38 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 39 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(char const *, float const *, int64_t, int64_t, void *, size_t, size_t *)
+/* 39 */ _CFFI_OP(_CFFI_OP_FUNCTION, 214), // lucebox_status()(char const *, float const *, int64_t, int64_t, void *, size_t, size_t *)
 /* 40 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
 /* 41 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // float const *
 /* 42 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
@@ -633,17 +633,17 @@ static void *_cffi_types[] = {
 /* 45 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
 /* 46 */ _CFFI_OP(_CFFI_OP_POINTER, 45), // size_t *
 /* 47 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 48 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_model *, lucebox_session_params const *, lucebox_session * *)
-/* 49 */ _CFFI_OP(_CFFI_OP_POINTER, 199), // lucebox_model *
-/* 50 */ _CFFI_OP(_CFFI_OP_POINTER, 206), // lucebox_session_params const *
+/* 48 */ _CFFI_OP(_CFFI_OP_FUNCTION, 214), // lucebox_status()(lucebox_model *, lucebox_session_params const *, lucebox_session * *)
+/* 49 */ _CFFI_OP(_CFFI_OP_POINTER, 205), // lucebox_model *
+/* 50 */ _CFFI_OP(_CFFI_OP_POINTER, 213), // lucebox_session_params const *
 /* 51 */ _CFFI_OP(_CFFI_OP_POINTER, 103), // lucebox_session * *
 /* 52 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 53 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_model const *, char const *, char * *)
+/* 53 */ _CFFI_OP(_CFFI_OP_FUNCTION, 214), // lucebox_status()(lucebox_model const *, char const *, char * *)
 /* 54 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /* 55 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
 /* 56 */ _CFFI_OP(_CFFI_OP_NOOP, 24),
 /* 57 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 58 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_model const *, char const *, size_t, _Bool, _Bool, int32_t *, size_t, size_t *)
+/* 58 */ _CFFI_OP(_CFFI_OP_FUNCTION, 214), // lucebox_status()(lucebox_model const *, char const *, size_t, _Bool, _Bool, int32_t *, size_t, size_t *)
 /* 59 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /* 60 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
 /* 61 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
@@ -653,16 +653,16 @@ static void *_cffi_types[] = {
 /* 65 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 66 */ _CFFI_OP(_CFFI_OP_NOOP, 46),
 /* 67 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 68 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_model const *, int32_t const *, size_t, _Bool, char *, size_t, size_t *)
+/* 68 */ _CFFI_OP(_CFFI_OP_FUNCTION, 214), // lucebox_status()(lucebox_model const *, int32_t const *, size_t, _Bool, char *, size_t, size_t *)
 /* 69 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /* 70 */ _CFFI_OP(_CFFI_OP_POINTER, 6), // int32_t const *
 /* 71 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 72 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
-/* 73 */ _CFFI_OP(_CFFI_OP_POINTER, 184), // char *
+/* 73 */ _CFFI_OP(_CFFI_OP_POINTER, 190), // char *
 /* 74 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 75 */ _CFFI_OP(_CFFI_OP_NOOP, 46),
 /* 76 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 77 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_model const *, int32_t, _Bool, char *, size_t, size_t *)
+/* 77 */ _CFFI_OP(_CFFI_OP_FUNCTION, 214), // lucebox_status()(lucebox_model const *, int32_t, _Bool, char *, size_t, size_t *)
 /* 78 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /* 79 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 80 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
@@ -670,132 +670,139 @@ static void *_cffi_types[] = {
 /* 82 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 83 */ _CFFI_OP(_CFFI_OP_NOOP, 46),
 /* 84 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 85 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_model const *, lucebox_model_info *)
+/* 85 */ _CFFI_OP(_CFFI_OP_FUNCTION, 214), // lucebox_status()(lucebox_model const *, lucebox_model_info *)
 /* 86 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 87 */ _CFFI_OP(_CFFI_OP_POINTER, 200), // lucebox_model_info *
+/* 87 */ _CFFI_OP(_CFFI_OP_POINTER, 206), // lucebox_model_info *
 /* 88 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 89 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_model const *, lucebox_sampler_params const *, lucebox_sampler * *)
+/* 89 */ _CFFI_OP(_CFFI_OP_FUNCTION, 214), // lucebox_status()(lucebox_model const *, lucebox_sampler_params const *, lucebox_sampler * *)
 /* 90 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 91 */ _CFFI_OP(_CFFI_OP_POINTER, 203), // lucebox_sampler_params const *
-/* 92 */ _CFFI_OP(_CFFI_OP_POINTER, 111), // lucebox_sampler * *
+/* 91 */ _CFFI_OP(_CFFI_OP_POINTER, 210), // lucebox_sampler_params const *
+/* 92 */ _CFFI_OP(_CFFI_OP_POINTER, 117), // lucebox_sampler * *
 /* 93 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 94 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_model_params const *, lucebox_model * *)
-/* 95 */ _CFFI_OP(_CFFI_OP_POINTER, 201), // lucebox_model_params const *
+/* 94 */ _CFFI_OP(_CFFI_OP_FUNCTION, 214), // lucebox_status()(lucebox_model_params const *, lucebox_model * *)
+/* 95 */ _CFFI_OP(_CFFI_OP_POINTER, 207), // lucebox_model_params const *
 /* 96 */ _CFFI_OP(_CFFI_OP_POINTER, 49), // lucebox_model * *
 /* 97 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 98 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_sampler const *, char * *)
-/* 99 */ _CFFI_OP(_CFFI_OP_POINTER, 202), // lucebox_sampler const *
+/* 98 */ _CFFI_OP(_CFFI_OP_FUNCTION, 214), // lucebox_status()(lucebox_sampler const *, char * *)
+/* 99 */ _CFFI_OP(_CFFI_OP_POINTER, 209), // lucebox_sampler const *
 /* 100 */ _CFFI_OP(_CFFI_OP_NOOP, 24),
 /* 101 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 102 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_session *, int32_t)
-/* 103 */ _CFFI_OP(_CFFI_OP_POINTER, 204), // lucebox_session *
-/* 104 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 105 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 106 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_session *, int32_t, int32_t const *, size_t, lucebox_sampler *, _Bool, _Bool(*)(float, void *), void *, int32_t *, int32_t *)
-/* 107 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
-/* 108 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 109 */ _CFFI_OP(_CFFI_OP_NOOP, 70),
-/* 110 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 111 */ _CFFI_OP(_CFFI_OP_POINTER, 202), // lucebox_sampler *
-/* 112 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
-/* 113 */ _CFFI_OP(_CFFI_OP_POINTER, 0), // _Bool(*)(float, void *)
-/* 114 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
-/* 115 */ _CFFI_OP(_CFFI_OP_NOOP, 64),
-/* 116 */ _CFFI_OP(_CFFI_OP_NOOP, 64),
-/* 117 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 118 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_session *, int32_t, int32_t)
-/* 119 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
-/* 120 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 121 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 122 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 123 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_session *, int32_t, int32_t, int32_t *, float *)
-/* 124 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
-/* 125 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 102 */ _CFFI_OP(_CFFI_OP_FUNCTION, 214), // lucebox_status()(lucebox_session *, int32_t const *, lucebox_proposal *, int64_t *)
+/* 103 */ _CFFI_OP(_CFFI_OP_POINTER, 211), // lucebox_session *
+/* 104 */ _CFFI_OP(_CFFI_OP_NOOP, 70),
+/* 105 */ _CFFI_OP(_CFFI_OP_POINTER, 208), // lucebox_proposal *
+/* 106 */ _CFFI_OP(_CFFI_OP_POINTER, 42), // int64_t *
+/* 107 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 108 */ _CFFI_OP(_CFFI_OP_FUNCTION, 214), // lucebox_status()(lucebox_session *, int32_t)
+/* 109 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
+/* 110 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 111 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 112 */ _CFFI_OP(_CFFI_OP_FUNCTION, 214), // lucebox_status()(lucebox_session *, int32_t, int32_t const *, size_t, lucebox_sampler *, _Bool, _Bool(*)(float, void *), void *, int32_t *, int32_t *)
+/* 113 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
+/* 114 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 115 */ _CFFI_OP(_CFFI_OP_NOOP, 70),
+/* 116 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 117 */ _CFFI_OP(_CFFI_OP_POINTER, 209), // lucebox_sampler *
+/* 118 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
+/* 119 */ _CFFI_OP(_CFFI_OP_POINTER, 0), // _Bool(*)(float, void *)
+/* 120 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
+/* 121 */ _CFFI_OP(_CFFI_OP_NOOP, 64),
+/* 122 */ _CFFI_OP(_CFFI_OP_NOOP, 64),
+/* 123 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 124 */ _CFFI_OP(_CFFI_OP_FUNCTION, 214), // lucebox_status()(lucebox_session *, int32_t, int32_t)
+/* 125 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
 /* 126 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 127 */ _CFFI_OP(_CFFI_OP_NOOP, 64),
-/* 128 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // float *
-/* 129 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 130 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_session *, int32_t, void *, size_t, size_t *)
-/* 131 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
+/* 127 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 128 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 129 */ _CFFI_OP(_CFFI_OP_FUNCTION, 214), // lucebox_status()(lucebox_session *, int32_t, int32_t, int32_t *, float *)
+/* 130 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
+/* 131 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 132 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 133 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
-/* 134 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 135 */ _CFFI_OP(_CFFI_OP_NOOP, 46),
-/* 136 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 137 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_session *, int32_t, void const *, size_t, lucebox_sampler *)
-/* 138 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
-/* 139 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 140 */ _CFFI_OP(_CFFI_OP_POINTER, 210), // void const *
-/* 141 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 142 */ _CFFI_OP(_CFFI_OP_NOOP, 111),
-/* 143 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 144 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_session *, lucebox_cycle_request const *, lucebox_cycle_result *, lucebox_cycle_stats *)
-/* 145 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
-/* 146 */ _CFFI_OP(_CFFI_OP_POINTER, 194), // lucebox_cycle_request const *
-/* 147 */ _CFFI_OP(_CFFI_OP_POINTER, 195), // lucebox_cycle_result *
-/* 148 */ _CFFI_OP(_CFFI_OP_POINTER, 196), // lucebox_cycle_stats *
+/* 133 */ _CFFI_OP(_CFFI_OP_NOOP, 64),
+/* 134 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // float *
+/* 135 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 136 */ _CFFI_OP(_CFFI_OP_FUNCTION, 214), // lucebox_status()(lucebox_session *, int32_t, void *, size_t, size_t *)
+/* 137 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
+/* 138 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 139 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
+/* 140 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 141 */ _CFFI_OP(_CFFI_OP_NOOP, 46),
+/* 142 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 143 */ _CFFI_OP(_CFFI_OP_FUNCTION, 214), // lucebox_status()(lucebox_session *, int32_t, void const *, size_t, lucebox_sampler *)
+/* 144 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
+/* 145 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 146 */ _CFFI_OP(_CFFI_OP_POINTER, 217), // void const *
+/* 147 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 148 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
 /* 149 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 150 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_session const *, lucebox_session_info *)
-/* 151 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
-/* 152 */ _CFFI_OP(_CFFI_OP_POINTER, 205), // lucebox_session_info *
-/* 153 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 154 */ _CFFI_OP(_CFFI_OP_FUNCTION, 210), // void()(char *)
-/* 155 */ _CFFI_OP(_CFFI_OP_NOOP, 73),
-/* 156 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 157 */ _CFFI_OP(_CFFI_OP_FUNCTION, 210), // void()(int32_t, char const *, void *)
-/* 158 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 159 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
-/* 160 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
-/* 161 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 162 */ _CFFI_OP(_CFFI_OP_FUNCTION, 210), // void()(lucebox_model *)
-/* 163 */ _CFFI_OP(_CFFI_OP_NOOP, 49),
-/* 164 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 165 */ _CFFI_OP(_CFFI_OP_FUNCTION, 210), // void()(lucebox_model_params *)
-/* 166 */ _CFFI_OP(_CFFI_OP_POINTER, 201), // lucebox_model_params *
+/* 150 */ _CFFI_OP(_CFFI_OP_FUNCTION, 214), // lucebox_status()(lucebox_session *, lucebox_cycle_request const *, lucebox_cycle_result *, lucebox_cycle_stats *)
+/* 151 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
+/* 152 */ _CFFI_OP(_CFFI_OP_POINTER, 200), // lucebox_cycle_request const *
+/* 153 */ _CFFI_OP(_CFFI_OP_POINTER, 201), // lucebox_cycle_result *
+/* 154 */ _CFFI_OP(_CFFI_OP_POINTER, 202), // lucebox_cycle_stats *
+/* 155 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 156 */ _CFFI_OP(_CFFI_OP_FUNCTION, 214), // lucebox_status()(lucebox_session const *, lucebox_session_info *)
+/* 157 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
+/* 158 */ _CFFI_OP(_CFFI_OP_POINTER, 212), // lucebox_session_info *
+/* 159 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 160 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // void()(char *)
+/* 161 */ _CFFI_OP(_CFFI_OP_NOOP, 73),
+/* 162 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 163 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // void()(int32_t, char const *, void *)
+/* 164 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 165 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
+/* 166 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
 /* 167 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 168 */ _CFFI_OP(_CFFI_OP_FUNCTION, 210), // void()(lucebox_sampler *)
-/* 169 */ _CFFI_OP(_CFFI_OP_NOOP, 111),
+/* 168 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // void()(lucebox_model *)
+/* 169 */ _CFFI_OP(_CFFI_OP_NOOP, 49),
 /* 170 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 171 */ _CFFI_OP(_CFFI_OP_FUNCTION, 210), // void()(lucebox_sampler_params *)
-/* 172 */ _CFFI_OP(_CFFI_OP_POINTER, 203), // lucebox_sampler_params *
+/* 171 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // void()(lucebox_model_params *)
+/* 172 */ _CFFI_OP(_CFFI_OP_POINTER, 207), // lucebox_model_params *
 /* 173 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 174 */ _CFFI_OP(_CFFI_OP_FUNCTION, 210), // void()(lucebox_session *)
-/* 175 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
+/* 174 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // void()(lucebox_sampler *)
+/* 175 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
 /* 176 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 177 */ _CFFI_OP(_CFFI_OP_FUNCTION, 210), // void()(lucebox_session_params *)
-/* 178 */ _CFFI_OP(_CFFI_OP_POINTER, 206), // lucebox_session_params *
+/* 177 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // void()(lucebox_sampler_params *)
+/* 178 */ _CFFI_OP(_CFFI_OP_POINTER, 210), // lucebox_sampler_params *
 /* 179 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 180 */ _CFFI_OP(_CFFI_OP_FUNCTION, 210), // void()(void(*)(int32_t, char const *, void *), void *)
-/* 181 */ _CFFI_OP(_CFFI_OP_POINTER, 157), // void(*)(int32_t, char const *, void *)
-/* 182 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
-/* 183 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 184 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
-/* 185 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum lucebox_finish
-/* 186 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum lucebox_hidden_norm
-/* 187 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum lucebox_mtp_source
-/* 188 */ _CFFI_OP(_CFFI_OP_ARRAY, 1), // float[7]
-/* 189 */ (_cffi_opcode_t)(7),
-/* 190 */ _CFFI_OP(_CFFI_OP_ARRAY, 6), // int32_t[7]
-/* 191 */ (_cffi_opcode_t)(7),
-/* 192 */ _CFFI_OP(_CFFI_OP_ARRAY, 6), // int32_t[8]
-/* 193 */ (_cffi_opcode_t)(8),
-/* 194 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // lucebox_cycle_request
-/* 195 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // lucebox_cycle_result
-/* 196 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // lucebox_cycle_stats
-/* 197 */ _CFFI_OP(_CFFI_OP_POINTER, 198), // lucebox_logit_bias const *
-/* 198 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // lucebox_logit_bias
-/* 199 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // lucebox_model
-/* 200 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // lucebox_model_info
-/* 201 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // lucebox_model_params
-/* 202 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // lucebox_sampler
-/* 203 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // lucebox_sampler_params
-/* 204 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // lucebox_session
-/* 205 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 10), // lucebox_session_info
-/* 206 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 11), // lucebox_session_params
-/* 207 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // lucebox_status
-/* 208 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
-/* 209 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
-/* 210 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
+/* 180 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // void()(lucebox_session *)
+/* 181 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
+/* 182 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 183 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // void()(lucebox_session_params *)
+/* 184 */ _CFFI_OP(_CFFI_OP_POINTER, 213), // lucebox_session_params *
+/* 185 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 186 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // void()(void(*)(int32_t, char const *, void *), void *)
+/* 187 */ _CFFI_OP(_CFFI_OP_POINTER, 163), // void(*)(int32_t, char const *, void *)
+/* 188 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
+/* 189 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 190 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
+/* 191 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum lucebox_finish
+/* 192 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum lucebox_hidden_norm
+/* 193 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum lucebox_mtp_source
+/* 194 */ _CFFI_OP(_CFFI_OP_ARRAY, 1), // float[7]
+/* 195 */ (_cffi_opcode_t)(7),
+/* 196 */ _CFFI_OP(_CFFI_OP_ARRAY, 6), // int32_t[7]
+/* 197 */ (_cffi_opcode_t)(7),
+/* 198 */ _CFFI_OP(_CFFI_OP_ARRAY, 6), // int32_t[8]
+/* 199 */ (_cffi_opcode_t)(8),
+/* 200 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // lucebox_cycle_request
+/* 201 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // lucebox_cycle_result
+/* 202 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // lucebox_cycle_stats
+/* 203 */ _CFFI_OP(_CFFI_OP_POINTER, 204), // lucebox_logit_bias const *
+/* 204 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // lucebox_logit_bias
+/* 205 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // lucebox_model
+/* 206 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // lucebox_model_info
+/* 207 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // lucebox_model_params
+/* 208 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // lucebox_proposal
+/* 209 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // lucebox_sampler
+/* 210 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // lucebox_sampler_params
+/* 211 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 10), // lucebox_session
+/* 212 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 11), // lucebox_session_info
+/* 213 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 12), // lucebox_session_params
+/* 214 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // lucebox_status
+/* 215 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
+/* 216 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
+/* 217 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
 };
 
 static int _cffi_const_LUCEBOX_FINISH_NONE(unsigned long long *o)
@@ -1029,7 +1036,7 @@ _cffi_f_lucebox_backends_load(PyObject *self, PyObject *arg0)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(214));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1099,7 +1106,7 @@ _cffi_f_lucebox_chat_parse(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(214));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1163,7 +1170,7 @@ _cffi_f_lucebox_chat_render(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(214));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1256,7 +1263,7 @@ _cffi_f_lucebox_detokenize(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(214));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1309,7 +1316,7 @@ _cffi_f_lucebox_grammar_from_schema(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(214));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1361,7 +1368,7 @@ _cffi_f_lucebox_log_set(PyObject *self, PyObject *args)
   if (!PyArg_UnpackTuple(args, "lucebox_log_set", 2, 2, &arg0, &arg1))
     return NULL;
 
-  x0 = (void(*)(int32_t, char const *, void *))_cffi_to_c_pointer(arg0, _cffi_type(181));
+  x0 = (void(*)(int32_t, char const *, void *))_cffi_to_c_pointer(arg0, _cffi_type(187));
   if (x0 == (void(*)(int32_t, char const *, void *))NULL && PyErr_Occurred())
     return NULL;
 
@@ -1470,7 +1477,7 @@ _cffi_f_lucebox_model_get_info(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(214));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1534,7 +1541,7 @@ _cffi_f_lucebox_model_meta(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(214));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1587,7 +1594,7 @@ _cffi_f_lucebox_model_open(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(214));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1608,10 +1615,10 @@ _cffi_f_lucebox_model_params_init(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(166), arg0, (char **)&x0);
+      _cffi_type(172), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_model_params *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(166), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(172), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1716,7 +1723,7 @@ _cffi_f_lucebox_quantize(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(214));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1737,10 +1744,10 @@ _cffi_f_lucebox_sampler_close(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(111), arg0, (char **)&x0);
+      _cffi_type(117), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_sampler *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(111), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(117), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1805,7 +1812,7 @@ _cffi_f_lucebox_sampler_describe(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(214));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1869,7 +1876,7 @@ _cffi_f_lucebox_sampler_open(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(214));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1890,10 +1897,10 @@ _cffi_f_lucebox_sampler_params_init(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(172), arg0, (char **)&x0);
+      _cffi_type(178), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_sampler_params *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(172), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(178), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2051,7 +2058,7 @@ _cffi_f_lucebox_session_clear(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(214));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2129,28 +2136,28 @@ _cffi_f_lucebox_session_cycle(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(146), arg1, (char **)&x1);
+      _cffi_type(152), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (lucebox_cycle_request const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(146), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(152), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(147), arg2, (char **)&x2);
+      _cffi_type(153), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (lucebox_cycle_result *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(147), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(153), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(148), arg3, (char **)&x3);
+      _cffi_type(154), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (lucebox_cycle_stats *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(148), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(154), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2162,7 +2169,7 @@ _cffi_f_lucebox_session_cycle(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(214));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2223,10 +2230,10 @@ _cffi_f_lucebox_session_draft(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(128), arg4, (char **)&x4);
+      _cffi_type(134), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(128), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(134), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2238,7 +2245,7 @@ _cffi_f_lucebox_session_draft(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(214));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2340,7 +2347,7 @@ _cffi_f_lucebox_session_force(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(214));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2378,10 +2385,10 @@ _cffi_f_lucebox_session_get_info(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(152), arg1, (char **)&x1);
+      _cffi_type(158), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (lucebox_session_info *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(152), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(158), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2393,7 +2400,7 @@ _cffi_f_lucebox_session_get_info(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(214));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2559,7 +2566,7 @@ _cffi_f_lucebox_session_open(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(214));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2580,10 +2587,10 @@ _cffi_f_lucebox_session_params_init(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(178), arg0, (char **)&x0);
+      _cffi_type(184), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session_params *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(178), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(184), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2666,10 +2673,10 @@ _cffi_f_lucebox_session_prefill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(111), arg4, (char **)&x4);
+      _cffi_type(117), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (lucebox_sampler *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(111), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(117), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2678,7 +2685,7 @@ _cffi_f_lucebox_session_prefill(PyObject *self, PyObject *args)
   if (x5 == (_Bool)-1 && PyErr_Occurred())
     return NULL;
 
-  x6 = (_Bool(*)(float, void *))_cffi_to_c_pointer(arg6, _cffi_type(113));
+  x6 = (_Bool(*)(float, void *))_cffi_to_c_pointer(arg6, _cffi_type(119));
   if (x6 == (_Bool(*)(float, void *))NULL && PyErr_Occurred())
     return NULL;
 
@@ -2716,12 +2723,87 @@ _cffi_f_lucebox_session_prefill(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(214));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
 #else
 #  define _cffi_f_lucebox_session_prefill _cffi_d_lucebox_session_prefill
+#endif
+
+static lucebox_status _cffi_d_lucebox_session_propose(lucebox_session * x0, int32_t const * x1, lucebox_proposal * x2, int64_t * x3)
+{
+  return lucebox_session_propose(x0, x1, x2, x3);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_lucebox_session_propose(PyObject *self, PyObject *args)
+{
+  lucebox_session * x0;
+  int32_t const * x1;
+  lucebox_proposal * x2;
+  int64_t * x3;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  lucebox_status result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+
+  if (!PyArg_UnpackTuple(args, "lucebox_session_propose", 4, 4, &arg0, &arg1, &arg2, &arg3))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(103), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(103), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(70), arg1, (char **)&x1);
+  if (datasize != 0) {
+    x1 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(70), arg1, (char **)&x1,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(105), arg2, (char **)&x2);
+  if (datasize != 0) {
+    x2 = ((size_t)datasize) <= 640 ? (lucebox_proposal *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(105), arg2, (char **)&x2,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(106), arg3, (char **)&x3);
+  if (datasize != 0) {
+    x3 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(106), arg3, (char **)&x3,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = lucebox_session_propose(x0, x1, x2, x3); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(214));
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_lucebox_session_propose _cffi_d_lucebox_session_propose
 #endif
 
 static lucebox_status _cffi_d_lucebox_session_state_load(lucebox_session * x0, int32_t x1, void const * x2, size_t x3, lucebox_sampler * x4)
@@ -2764,10 +2846,10 @@ _cffi_f_lucebox_session_state_load(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(140), arg2, (char **)&x2);
+      _cffi_type(146), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (void const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(140), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(146), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2777,10 +2859,10 @@ _cffi_f_lucebox_session_state_load(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(111), arg4, (char **)&x4);
+      _cffi_type(117), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (lucebox_sampler *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(111), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(117), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2792,7 +2874,7 @@ _cffi_f_lucebox_session_state_load(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(214));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2868,7 +2950,7 @@ _cffi_f_lucebox_session_state_save(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(214));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2942,7 +3024,7 @@ _cffi_f_lucebox_system_info(PyObject *self, PyObject *arg0)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(214));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3024,7 +3106,7 @@ _cffi_f_lucebox_token_bytes(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(214));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3171,7 +3253,7 @@ _cffi_f_lucebox_tokenize(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(214));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3266,6 +3348,7 @@ static void _cffi_checkfld__lucebox_cycle_result(lucebox_cycle_result *p)
   (void)p;
   (void)((p->n_tokens) | 0);  /* check that 'lucebox_cycle_result.n_tokens' is an integer */
   (void)((p->n_drafted) | 0);  /* check that 'lucebox_cycle_result.n_drafted' is an integer */
+  (void)((p->n_verified) | 0);  /* check that 'lucebox_cycle_result.n_verified' is an integer */
   (void)((p->n_accepted) | 0);  /* check that 'lucebox_cycle_result.n_accepted' is an integer */
   (void)((p->finish) | 0);  /* check that 'lucebox_cycle_result.finish' is an integer */
   { int32_t(*tmp)[8] = &p->tokens; (void)tmp; }
@@ -3343,6 +3426,17 @@ static void _cffi_checkfld__lucebox_model_params(lucebox_model_params *p)
   { void * *tmp = &p->progress_user_data; (void)tmp; }
 }
 struct _cffi_align__lucebox_model_params { char x; lucebox_model_params y; };
+
+_CFFI_UNUSED_FN
+static void _cffi_checkfld__lucebox_proposal(lucebox_proposal *p)
+{
+  /* only to generate compile-time warnings or errors */
+  (void)p;
+  (void)((p->n_drafted) | 0);  /* check that 'lucebox_proposal.n_drafted' is an integer */
+  { int32_t(*tmp)[7] = &p->tokens; (void)tmp; }
+  { float(*tmp)[7] = &p->probs; (void)tmp; }
+}
+struct _cffi_align__lucebox_proposal { char x; lucebox_proposal y; };
 
 _CFFI_UNUSED_FN
 static void _cffi_checkfld__lucebox_sampler_params(lucebox_sampler_params *p)
@@ -3457,37 +3551,38 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "lucebox_detokenize", (void *)_cffi_f_lucebox_detokenize, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 68), (void *)_cffi_d_lucebox_detokenize },
   { "lucebox_grammar_from_schema", (void *)_cffi_f_lucebox_grammar_from_schema, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 29), (void *)_cffi_d_lucebox_grammar_from_schema },
   { "lucebox_last_error", (void *)_cffi_f_lucebox_last_error, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_lucebox_last_error },
-  { "lucebox_log_set", (void *)_cffi_f_lucebox_log_set, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 180), (void *)_cffi_d_lucebox_log_set },
-  { "lucebox_model_close", (void *)_cffi_f_lucebox_model_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 162), (void *)_cffi_d_lucebox_model_close },
+  { "lucebox_log_set", (void *)_cffi_f_lucebox_log_set, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 186), (void *)_cffi_d_lucebox_log_set },
+  { "lucebox_model_close", (void *)_cffi_f_lucebox_model_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 168), (void *)_cffi_d_lucebox_model_close },
   { "lucebox_model_get_info", (void *)_cffi_f_lucebox_model_get_info, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 85), (void *)_cffi_d_lucebox_model_get_info },
   { "lucebox_model_meta", (void *)_cffi_f_lucebox_model_meta, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 53), (void *)_cffi_d_lucebox_model_meta },
   { "lucebox_model_open", (void *)_cffi_f_lucebox_model_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 94), (void *)_cffi_d_lucebox_model_open },
-  { "lucebox_model_params_init", (void *)_cffi_f_lucebox_model_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 165), (void *)_cffi_d_lucebox_model_params_init },
-  { "lucebox_on_log", (void *)&_cffi_externpy__lucebox_on_log, _CFFI_OP(_CFFI_OP_EXTERN_PYTHON, 181), (void *)lucebox_on_log },
-  { "lucebox_on_progress", (void *)&_cffi_externpy__lucebox_on_progress, _CFFI_OP(_CFFI_OP_EXTERN_PYTHON, 113), (void *)lucebox_on_progress },
+  { "lucebox_model_params_init", (void *)_cffi_f_lucebox_model_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 171), (void *)_cffi_d_lucebox_model_params_init },
+  { "lucebox_on_log", (void *)&_cffi_externpy__lucebox_on_log, _CFFI_OP(_CFFI_OP_EXTERN_PYTHON, 187), (void *)lucebox_on_log },
+  { "lucebox_on_progress", (void *)&_cffi_externpy__lucebox_on_progress, _CFFI_OP(_CFFI_OP_EXTERN_PYTHON, 119), (void *)lucebox_on_progress },
   { "lucebox_quantize", (void *)_cffi_f_lucebox_quantize, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 39), (void *)_cffi_d_lucebox_quantize },
-  { "lucebox_sampler_close", (void *)_cffi_f_lucebox_sampler_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 168), (void *)_cffi_d_lucebox_sampler_close },
+  { "lucebox_sampler_close", (void *)_cffi_f_lucebox_sampler_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 174), (void *)_cffi_d_lucebox_sampler_close },
   { "lucebox_sampler_describe", (void *)_cffi_f_lucebox_sampler_describe, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 98), (void *)_cffi_d_lucebox_sampler_describe },
   { "lucebox_sampler_open", (void *)_cffi_f_lucebox_sampler_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 89), (void *)_cffi_d_lucebox_sampler_open },
-  { "lucebox_sampler_params_init", (void *)_cffi_f_lucebox_sampler_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 171), (void *)_cffi_d_lucebox_sampler_params_init },
+  { "lucebox_sampler_params_init", (void *)_cffi_f_lucebox_sampler_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 177), (void *)_cffi_d_lucebox_sampler_params_init },
   { "lucebox_series_hash", (void *)_cffi_f_lucebox_series_hash, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_lucebox_series_hash },
-  { "lucebox_session_abort", (void *)_cffi_f_lucebox_session_abort, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 174), (void *)_cffi_d_lucebox_session_abort },
-  { "lucebox_session_abort_reset", (void *)_cffi_f_lucebox_session_abort_reset, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 174), (void *)_cffi_d_lucebox_session_abort_reset },
-  { "lucebox_session_clear", (void *)_cffi_f_lucebox_session_clear, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 102), (void *)_cffi_d_lucebox_session_clear },
-  { "lucebox_session_close", (void *)_cffi_f_lucebox_session_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 174), (void *)_cffi_d_lucebox_session_close },
-  { "lucebox_session_cycle", (void *)_cffi_f_lucebox_session_cycle, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 144), (void *)_cffi_d_lucebox_session_cycle },
-  { "lucebox_session_draft", (void *)_cffi_f_lucebox_session_draft, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 123), (void *)_cffi_d_lucebox_session_draft },
+  { "lucebox_session_abort", (void *)_cffi_f_lucebox_session_abort, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 180), (void *)_cffi_d_lucebox_session_abort },
+  { "lucebox_session_abort_reset", (void *)_cffi_f_lucebox_session_abort_reset, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 180), (void *)_cffi_d_lucebox_session_abort_reset },
+  { "lucebox_session_clear", (void *)_cffi_f_lucebox_session_clear, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 108), (void *)_cffi_d_lucebox_session_clear },
+  { "lucebox_session_close", (void *)_cffi_f_lucebox_session_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 180), (void *)_cffi_d_lucebox_session_close },
+  { "lucebox_session_cycle", (void *)_cffi_f_lucebox_session_cycle, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 150), (void *)_cffi_d_lucebox_session_cycle },
+  { "lucebox_session_draft", (void *)_cffi_f_lucebox_session_draft, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 129), (void *)_cffi_d_lucebox_session_draft },
   { "lucebox_session_failure", (void *)_cffi_f_lucebox_session_failure, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 8), (void *)_cffi_d_lucebox_session_failure },
-  { "lucebox_session_force", (void *)_cffi_f_lucebox_session_force, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 118), (void *)_cffi_d_lucebox_session_force },
-  { "lucebox_session_get_info", (void *)_cffi_f_lucebox_session_get_info, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 150), (void *)_cffi_d_lucebox_session_get_info },
+  { "lucebox_session_force", (void *)_cffi_f_lucebox_session_force, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 124), (void *)_cffi_d_lucebox_session_force },
+  { "lucebox_session_get_info", (void *)_cffi_f_lucebox_session_get_info, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 156), (void *)_cffi_d_lucebox_session_get_info },
   { "lucebox_session_logits", (void *)_cffi_f_lucebox_session_logits, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 14), (void *)_cffi_d_lucebox_session_logits },
   { "lucebox_session_n_past", (void *)_cffi_f_lucebox_session_n_past, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 19), (void *)_cffi_d_lucebox_session_n_past },
   { "lucebox_session_open", (void *)_cffi_f_lucebox_session_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 48), (void *)_cffi_d_lucebox_session_open },
-  { "lucebox_session_params_init", (void *)_cffi_f_lucebox_session_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 177), (void *)_cffi_d_lucebox_session_params_init },
-  { "lucebox_session_prefill", (void *)_cffi_f_lucebox_session_prefill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 106), (void *)_cffi_d_lucebox_session_prefill },
-  { "lucebox_session_state_load", (void *)_cffi_f_lucebox_session_state_load, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 137), (void *)_cffi_d_lucebox_session_state_load },
-  { "lucebox_session_state_save", (void *)_cffi_f_lucebox_session_state_save, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 130), (void *)_cffi_d_lucebox_session_state_save },
-  { "lucebox_string_free", (void *)_cffi_f_lucebox_string_free, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 154), (void *)_cffi_d_lucebox_string_free },
+  { "lucebox_session_params_init", (void *)_cffi_f_lucebox_session_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 183), (void *)_cffi_d_lucebox_session_params_init },
+  { "lucebox_session_prefill", (void *)_cffi_f_lucebox_session_prefill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 112), (void *)_cffi_d_lucebox_session_prefill },
+  { "lucebox_session_propose", (void *)_cffi_f_lucebox_session_propose, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 102), (void *)_cffi_d_lucebox_session_propose },
+  { "lucebox_session_state_load", (void *)_cffi_f_lucebox_session_state_load, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 143), (void *)_cffi_d_lucebox_session_state_load },
+  { "lucebox_session_state_save", (void *)_cffi_f_lucebox_session_state_save, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 136), (void *)_cffi_d_lucebox_session_state_save },
+  { "lucebox_string_free", (void *)_cffi_f_lucebox_string_free, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 160), (void *)_cffi_d_lucebox_string_free },
   { "lucebox_system_info", (void *)_cffi_f_lucebox_system_info, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 23), (void *)_cffi_d_lucebox_system_info },
   { "lucebox_token_bytes", (void *)_cffi_f_lucebox_token_bytes, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 77), (void *)_cffi_d_lucebox_token_bytes },
   { "lucebox_token_is_eog", (void *)_cffi_f_lucebox_token_is_eog, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 4), (void *)_cffi_d_lucebox_token_is_eog },
@@ -3509,6 +3604,9 @@ static const struct _cffi_field_s _cffi_fields[] = {
   { "n_drafted", offsetof(lucebox_cycle_result, n_drafted),
                  sizeof(((lucebox_cycle_result *)0)->n_drafted),
                  _CFFI_OP(_CFFI_OP_NOOP, 6) },
+  { "n_verified", offsetof(lucebox_cycle_result, n_verified),
+                  sizeof(((lucebox_cycle_result *)0)->n_verified),
+                  _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "n_accepted", offsetof(lucebox_cycle_result, n_accepted),
                   sizeof(((lucebox_cycle_result *)0)->n_accepted),
                   _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -3517,13 +3615,13 @@ static const struct _cffi_field_s _cffi_fields[] = {
               _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "tokens", offsetof(lucebox_cycle_result, tokens),
               sizeof(((lucebox_cycle_result *)0)->tokens),
-              _CFFI_OP(_CFFI_OP_NOOP, 192) },
+              _CFFI_OP(_CFFI_OP_NOOP, 198) },
   { "draft_tokens", offsetof(lucebox_cycle_result, draft_tokens),
                     sizeof(((lucebox_cycle_result *)0)->draft_tokens),
-                    _CFFI_OP(_CFFI_OP_NOOP, 190) },
+                    _CFFI_OP(_CFFI_OP_NOOP, 196) },
   { "draft_probs", offsetof(lucebox_cycle_result, draft_probs),
                    sizeof(((lucebox_cycle_result *)0)->draft_probs),
-                   _CFFI_OP(_CFFI_OP_NOOP, 188) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 194) },
   { "struct_size", offsetof(lucebox_cycle_stats, struct_size),
                    sizeof(((lucebox_cycle_stats *)0)->struct_size),
                    _CFFI_OP(_CFFI_OP_NOOP, 45) },
@@ -3595,13 +3693,13 @@ static const struct _cffi_field_s _cffi_fields[] = {
                         _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "n_params", offsetof(lucebox_model_info, n_params),
                 sizeof(((lucebox_model_info *)0)->n_params),
-                _CFFI_OP(_CFFI_OP_NOOP, 209) },
+                _CFFI_OP(_CFFI_OP_NOOP, 216) },
   { "size_bytes", offsetof(lucebox_model_info, size_bytes),
                   sizeof(((lucebox_model_info *)0)->size_bytes),
-                  _CFFI_OP(_CFFI_OP_NOOP, 209) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 216) },
   { "mtp_size_bytes", offsetof(lucebox_model_info, mtp_size_bytes),
                       sizeof(((lucebox_model_info *)0)->mtp_size_bytes),
-                      _CFFI_OP(_CFFI_OP_NOOP, 209) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 216) },
   { "struct_size", offsetof(lucebox_model_params, struct_size),
                    sizeof(((lucebox_model_params *)0)->struct_size),
                    _CFFI_OP(_CFFI_OP_NOOP, 45) },
@@ -3634,16 +3732,25 @@ static const struct _cffi_field_s _cffi_fields[] = {
                      _CFFI_OP(_CFFI_OP_NOOP, 36) },
   { "progress", offsetof(lucebox_model_params, progress),
                 sizeof(((lucebox_model_params *)0)->progress),
-                _CFFI_OP(_CFFI_OP_NOOP, 113) },
+                _CFFI_OP(_CFFI_OP_NOOP, 119) },
   { "progress_user_data", offsetof(lucebox_model_params, progress_user_data),
                           sizeof(((lucebox_model_params *)0)->progress_user_data),
                           _CFFI_OP(_CFFI_OP_NOOP, 2) },
+  { "n_drafted", offsetof(lucebox_proposal, n_drafted),
+                 sizeof(((lucebox_proposal *)0)->n_drafted),
+                 _CFFI_OP(_CFFI_OP_NOOP, 6) },
+  { "tokens", offsetof(lucebox_proposal, tokens),
+              sizeof(((lucebox_proposal *)0)->tokens),
+              _CFFI_OP(_CFFI_OP_NOOP, 196) },
+  { "probs", offsetof(lucebox_proposal, probs),
+             sizeof(((lucebox_proposal *)0)->probs),
+             _CFFI_OP(_CFFI_OP_NOOP, 194) },
   { "struct_size", offsetof(lucebox_sampler_params, struct_size),
                    sizeof(((lucebox_sampler_params *)0)->struct_size),
                    _CFFI_OP(_CFFI_OP_NOOP, 45) },
   { "seed", offsetof(lucebox_sampler_params, seed),
             sizeof(((lucebox_sampler_params *)0)->seed),
-            _CFFI_OP(_CFFI_OP_NOOP, 208) },
+            _CFFI_OP(_CFFI_OP_NOOP, 215) },
   { "n_prev", offsetof(lucebox_sampler_params, n_prev),
               sizeof(((lucebox_sampler_params *)0)->n_prev),
               _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -3739,7 +3846,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
                                _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "logit_bias", offsetof(lucebox_sampler_params, logit_bias),
                   sizeof(((lucebox_sampler_params *)0)->logit_bias),
-                  _CFFI_OP(_CFFI_OP_NOOP, 197) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 203) },
   { "n_logit_bias", offsetof(lucebox_sampler_params, n_logit_bias),
                     sizeof(((lucebox_sampler_params *)0)->n_logit_bias),
                     _CFFI_OP(_CFFI_OP_NOOP, 45) },
@@ -3748,43 +3855,43 @@ static const struct _cffi_field_s _cffi_fields[] = {
                    _CFFI_OP(_CFFI_OP_NOOP, 45) },
   { "n_ctx", offsetof(lucebox_session_info, n_ctx),
              sizeof(((lucebox_session_info *)0)->n_ctx),
-             _CFFI_OP(_CFFI_OP_NOOP, 208) },
+             _CFFI_OP(_CFFI_OP_NOOP, 215) },
   { "n_seq", offsetof(lucebox_session_info, n_seq),
              sizeof(((lucebox_session_info *)0)->n_seq),
-             _CFFI_OP(_CFFI_OP_NOOP, 208) },
+             _CFFI_OP(_CFFI_OP_NOOP, 215) },
   { "n_ubatch", offsetof(lucebox_session_info, n_ubatch),
                 sizeof(((lucebox_session_info *)0)->n_ubatch),
-                _CFFI_OP(_CFFI_OP_NOOP, 208) },
+                _CFFI_OP(_CFFI_OP_NOOP, 215) },
   { "max_width", offsetof(lucebox_session_info, max_width),
                  sizeof(((lucebox_session_info *)0)->max_width),
                  _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "n_rs_seq", offsetof(lucebox_session_info, n_rs_seq),
                 sizeof(((lucebox_session_info *)0)->n_rs_seq),
-                _CFFI_OP(_CFFI_OP_NOOP, 208) },
+                _CFFI_OP(_CFFI_OP_NOOP, 215) },
   { "context_bytes", offsetof(lucebox_session_info, context_bytes),
                      sizeof(((lucebox_session_info *)0)->context_bytes),
-                     _CFFI_OP(_CFFI_OP_NOOP, 209) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 216) },
   { "compute_bytes", offsetof(lucebox_session_info, compute_bytes),
                      sizeof(((lucebox_session_info *)0)->compute_bytes),
-                     _CFFI_OP(_CFFI_OP_NOOP, 209) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 216) },
   { "mtp_context_bytes", offsetof(lucebox_session_info, mtp_context_bytes),
                          sizeof(((lucebox_session_info *)0)->mtp_context_bytes),
-                         _CFFI_OP(_CFFI_OP_NOOP, 209) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 216) },
   { "mtp_compute_bytes", offsetof(lucebox_session_info, mtp_compute_bytes),
                          sizeof(((lucebox_session_info *)0)->mtp_compute_bytes),
-                         _CFFI_OP(_CFFI_OP_NOOP, 209) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 216) },
   { "struct_size", offsetof(lucebox_session_params, struct_size),
                    sizeof(((lucebox_session_params *)0)->struct_size),
                    _CFFI_OP(_CFFI_OP_NOOP, 45) },
   { "n_ctx", offsetof(lucebox_session_params, n_ctx),
              sizeof(((lucebox_session_params *)0)->n_ctx),
-             _CFFI_OP(_CFFI_OP_NOOP, 208) },
+             _CFFI_OP(_CFFI_OP_NOOP, 215) },
   { "n_seq", offsetof(lucebox_session_params, n_seq),
              sizeof(((lucebox_session_params *)0)->n_seq),
-             _CFFI_OP(_CFFI_OP_NOOP, 208) },
+             _CFFI_OP(_CFFI_OP_NOOP, 215) },
   { "n_ubatch", offsetof(lucebox_session_params, n_ubatch),
                 sizeof(((lucebox_session_params *)0)->n_ubatch),
-                _CFFI_OP(_CFFI_OP_NOOP, 208) },
+                _CFFI_OP(_CFFI_OP_NOOP, 215) },
   { "n_threads", offsetof(lucebox_session_params, n_threads),
                  sizeof(((lucebox_session_params *)0)->n_threads),
                  _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -3806,61 +3913,64 @@ static const struct _cffi_field_s _cffi_fields[] = {
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "lucebox_cycle_request", 194, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_cycle_request", 200, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_cycle_request), offsetof(struct _cffi_align__lucebox_cycle_request, y), 0, 2 },
-  { "lucebox_cycle_result", 195, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_cycle_result), offsetof(struct _cffi_align__lucebox_cycle_result, y), 2, 7 },
-  { "lucebox_cycle_stats", 196, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_cycle_stats), offsetof(struct _cffi_align__lucebox_cycle_stats, y), 9, 10 },
-  { "lucebox_logit_bias", 198, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_logit_bias), offsetof(struct _cffi_align__lucebox_logit_bias, y), 19, 2 },
-  { "lucebox_model", 199, _CFFI_F_OPAQUE,
+  { "lucebox_cycle_result", 201, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_cycle_result), offsetof(struct _cffi_align__lucebox_cycle_result, y), 2, 8 },
+  { "lucebox_cycle_stats", 202, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_cycle_stats), offsetof(struct _cffi_align__lucebox_cycle_stats, y), 10, 10 },
+  { "lucebox_logit_bias", 204, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_logit_bias), offsetof(struct _cffi_align__lucebox_logit_bias, y), 20, 2 },
+  { "lucebox_model", 205, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "lucebox_model_info", 200, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_model_info), offsetof(struct _cffi_align__lucebox_model_info, y), 21, 14 },
-  { "lucebox_model_params", 201, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_model_params), offsetof(struct _cffi_align__lucebox_model_params, y), 35, 12 },
-  { "lucebox_sampler", 202, _CFFI_F_OPAQUE,
+  { "lucebox_model_info", 206, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_model_info), offsetof(struct _cffi_align__lucebox_model_info, y), 22, 14 },
+  { "lucebox_model_params", 207, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_model_params), offsetof(struct _cffi_align__lucebox_model_params, y), 36, 12 },
+  { "lucebox_proposal", 208, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_proposal), offsetof(struct _cffi_align__lucebox_proposal, y), 48, 3 },
+  { "lucebox_sampler", 209, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "lucebox_sampler_params", 203, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_sampler_params), offsetof(struct _cffi_align__lucebox_sampler_params, y), 47, 35 },
-  { "lucebox_session", 204, _CFFI_F_OPAQUE,
+  { "lucebox_sampler_params", 210, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_sampler_params), offsetof(struct _cffi_align__lucebox_sampler_params, y), 51, 35 },
+  { "lucebox_session", 211, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "lucebox_session_info", 205, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_session_info), offsetof(struct _cffi_align__lucebox_session_info, y), 82, 10 },
-  { "lucebox_session_params", 206, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_session_params), offsetof(struct _cffi_align__lucebox_session_params, y), 92, 10 },
+  { "lucebox_session_info", 212, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_session_info), offsetof(struct _cffi_align__lucebox_session_info, y), 86, 10 },
+  { "lucebox_session_params", 213, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_session_params), offsetof(struct _cffi_align__lucebox_session_params, y), 96, 10 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
-  { "lucebox_finish", 185, _cffi_prim_int(sizeof(enum lucebox_finish), ((enum lucebox_finish)-1) <= 0),
+  { "lucebox_finish", 191, _cffi_prim_int(sizeof(enum lucebox_finish), ((enum lucebox_finish)-1) <= 0),
     "LUCEBOX_FINISH_NONE,LUCEBOX_FINISH_EOG,LUCEBOX_FINISH_LIMIT,LUCEBOX_FINISH_CONTEXT,LUCEBOX_FINISH_FAILED" },
-  { "lucebox_hidden_norm", 186, _cffi_prim_int(sizeof(enum lucebox_hidden_norm), ((enum lucebox_hidden_norm)-1) <= 0),
+  { "lucebox_hidden_norm", 192, _cffi_prim_int(sizeof(enum lucebox_hidden_norm), ((enum lucebox_hidden_norm)-1) <= 0),
     "LUCEBOX_HIDDEN_NORM_FILE,LUCEBOX_HIDDEN_NORM_FULL,LUCEBOX_HIDDEN_NORM_PER_STREAM" },
-  { "lucebox_mtp_source", 187, _cffi_prim_int(sizeof(enum lucebox_mtp_source), ((enum lucebox_mtp_source)-1) <= 0),
+  { "lucebox_mtp_source", 193, _cffi_prim_int(sizeof(enum lucebox_mtp_source), ((enum lucebox_mtp_source)-1) <= 0),
     "LUCEBOX_MTP_NONE,LUCEBOX_MTP_IN_FILE,LUCEBOX_MTP_SIDECAR" },
-  { "lucebox_status", 207, _cffi_prim_int(sizeof(lucebox_status), ((lucebox_status)-1) <= 0),
+  { "lucebox_status", 214, _cffi_prim_int(sizeof(lucebox_status), ((lucebox_status)-1) <= 0),
     "LUCEBOX_OK,LUCEBOX_ERR_ARGUMENT,LUCEBOX_ERR_IO,LUCEBOX_ERR_FORMAT,LUCEBOX_ERR_MISMATCH,LUCEBOX_ERR_MEMORY,"
     "LUCEBOX_ERR_BACKEND,LUCEBOX_ERR_CONTEXT_FULL,LUCEBOX_ERR_CANCELLED,LUCEBOX_ERR_ROLLBACK,LUCEBOX_ERR_DECODE,"
     "LUCEBOX_ERR_STATE,LUCEBOX_ERR_INTERNAL,LUCEBOX_ERR_SAMPLING" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "lucebox_cycle_request", 194 },
-  { "lucebox_cycle_result", 195 },
-  { "lucebox_cycle_stats", 196 },
-  { "lucebox_log_callback", 181 },
-  { "lucebox_logit_bias", 198 },
-  { "lucebox_model", 199 },
-  { "lucebox_model_info", 200 },
-  { "lucebox_model_params", 201 },
-  { "lucebox_progress_callback", 113 },
-  { "lucebox_sampler", 202 },
-  { "lucebox_sampler_params", 203 },
-  { "lucebox_session", 204 },
-  { "lucebox_session_info", 205 },
-  { "lucebox_session_params", 206 },
-  { "lucebox_status", 207 },
+  { "lucebox_cycle_request", 200 },
+  { "lucebox_cycle_result", 201 },
+  { "lucebox_cycle_stats", 202 },
+  { "lucebox_log_callback", 187 },
+  { "lucebox_logit_bias", 204 },
+  { "lucebox_model", 205 },
+  { "lucebox_model_info", 206 },
+  { "lucebox_model_params", 207 },
+  { "lucebox_progress_callback", 119 },
+  { "lucebox_proposal", 208 },
+  { "lucebox_sampler", 209 },
+  { "lucebox_sampler_params", 210 },
+  { "lucebox_session", 211 },
+  { "lucebox_session_info", 212 },
+  { "lucebox_session_params", 213 },
+  { "lucebox_status", 214 },
 };
 
 static const struct _cffi_type_context_s _cffi_type_context = {
@@ -3870,12 +3980,12 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   _cffi_struct_unions,
   _cffi_enums,
   _cffi_typenames,
-  70,  /* num_globals */
-  12,  /* num_struct_unions */
+  71,  /* num_globals */
+  13,  /* num_struct_unions */
   4,  /* num_enums */
-  15,  /* num_typenames */
+  16,  /* num_typenames */
   NULL,  /* no includes */
-  211,  /* num_types */
+  218,  /* num_types */
   1,  /* flags */
 };
 

@@ -362,6 +362,7 @@ lucebox_status lucebox_session_force(lucebox_session * session, int32_t seq, int
         }
         state.last = token;
         if (state.use_mtp) {
+            session->drafter->drop(seq); // it goes on from the token that is replaced
             session->drafter->force(seq, token);
         }
     });

@@ -41,6 +41,7 @@ struct lucebox_session {
     std::vector<lucebox::seq_state>       seqs;
     bool                                  wide_state = false; // the trunk hands out its wide state
     int32_t                               n_wide_threads = 0; // of batches with several tokens, as last set
+    lucebox::draft_counts                 proposed; // cost of the drafts made since the last cycle
 
     lucebox::seq_state & at(int32_t seq);
     const lucebox::seq_state & at(int32_t seq) const;

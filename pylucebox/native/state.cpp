@@ -97,6 +97,7 @@ state_header make_header(lucebox_session & s, int32_t seq) {
     h.n_vocab               = (uint32_t) s.model->n_vocab();
     h.trunk_bytes           = llama_state_seq_get_size(s.ctx.get(), seq);
     if (state.use_mtp) {
+        s.drafter->drop(seq); // drafts are no part of the state
         h.n_waiting = (uint32_t) s.drafter->waiting(seq).tokens.size();
         h.mtp_bytes = llama_state_seq_get_size(s.drafter->context(), seq);
     }
