@@ -15,7 +15,7 @@ from pylucebox._backends import Backend, Device
 from pylucebox._errors import InvalidArgumentError
 from pylucebox._sidecar import SidecarVerdict
 from pylucebox._spec import SpecReason, SpecState, spec_active, spec_inactive
-from pylucebox._width import MAX_WIDTH
+from pylucebox.width import MAX_WIDTH
 
 __all__ = ["BackEnd", "Dispatch", "Kernels", "Promise", "back_end", "check_caches", "decide_spec", "dispatch"]
 

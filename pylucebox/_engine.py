@@ -31,7 +31,7 @@ from pylucebox._sidecar import SidecarVerdict
 from pylucebox._spec import SpecState
 from pylucebox._stats import SpecStats
 from pylucebox._turns import Turns
-from pylucebox._width import WidthPolicy, check_policy, default_policy
+from pylucebox.width import WidthPolicy, check_policy, default_policy
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

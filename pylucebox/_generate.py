@@ -27,7 +27,7 @@ from pylucebox._session import (
 )
 from pylucebox._stats import MAX_DRAFT, RequestStats, StatsAccumulator
 from pylucebox._text import TextAssembler
-from pylucebox._width import CycleContext, CycleObservation, WidthPolicy, check_choice
+from pylucebox.width import CycleContext, CycleObservation, WidthPolicy, check_choice
 
 TokenBytes = Callable[[int], bytes]
 Cycle = tuple[SeqCycle, CycleTimes, int]

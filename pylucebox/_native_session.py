@@ -16,7 +16,7 @@ from pylucebox._sampler import NativeSampler
 from pylucebox._sampling import SamplingParams
 from pylucebox._session import Ask, CycleTimes, MoreDrafts, Progress, Proposal, SeqCycle
 from pylucebox._stats import MAX_DRAFT
-from pylucebox._width import MAX_WIDTH
+from pylucebox.width import MAX_WIDTH
 
 if TYPE_CHECKING:
     import numpy as np

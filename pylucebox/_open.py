@@ -24,7 +24,7 @@ from pylucebox._session import Progress
 from pylucebox._sidecar import SidecarVerdict, find_sidecar
 from pylucebox._spec import SpecReason, SpecState, spec_inactive
 from pylucebox._threads import default_threads
-from pylucebox._width import MAX_WIDTH
+from pylucebox.width import MAX_WIDTH
 
 CACHE_TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 DEFAULT_N_CTX: Final = 8192

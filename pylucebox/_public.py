@@ -41,7 +41,17 @@ from pylucebox._sidecar import Candidate, SidecarVerdict, find_sidecar
 from pylucebox._spec import SpecReason, SpecState
 from pylucebox._stats import RequestStats, SpecStats
 from pylucebox._version import __version__
-from pylucebox._width import CycleContext, CycleObservation, FixedWidth, PlaceholderWidth, WidthPolicy
+from pylucebox.width import (
+    CycleContext,
+    CycleObservation,
+    CyclePlan,
+    DraftPolicy,
+    FixedWidth,
+    PlaceholderWidth,
+    WidthCosts,
+    WidthPolicy,
+    WidthTelemetry,
+)
 
 __all__ = [
     "ArmError",
@@ -63,9 +73,11 @@ __all__ = [
     "CycleContext",
     "CycleInfo",
     "CycleObservation",
+    "CyclePlan",
     "DecodeError",
     "Device",
     "Dispatch",
+    "DraftPolicy",
     "Engine",
     "EnvironmentMismatchError",
     "FixedWidth",
@@ -97,7 +109,9 @@ __all__ = [
     "Step",
     "SystemInfo",
     "TokenLogprob",
+    "WidthCosts",
     "WidthPolicy",
+    "WidthTelemetry",
     "WriteError",
     "__version__",
     "find_sidecar",

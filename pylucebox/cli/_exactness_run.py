@@ -22,9 +22,9 @@ from pylucebox._sampling import SamplingParams
 from pylucebox._session import Ask, CycleTimes, MoreDrafts, Progress, Proposal, SeqCycle, Session
 from pylucebox._sidecar import SidecarVerdict
 from pylucebox._spec import SpecReason, SpecState, spec_inactive
-from pylucebox._width import WidthPolicy, default_policy
 from pylucebox.cli._exactness_prompts import Setting
 from pylucebox.cli._exactness_verdict import WIDTHS, CaseVerdict, Drawn, Trace, compare, judge
+from pylucebox.width import WidthPolicy, default_policy
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -17,7 +17,7 @@ from pylucebox._result import Completion, Step
 from pylucebox._sampling import SamplingParams
 from pylucebox._spec import SpecReason, spec_active, spec_inactive
 from pylucebox._stats import RequestStats
-from pylucebox._width import CycleContext, CycleObservation, WidthPolicy
+from pylucebox.width import CycleContext, CycleObservation, WidthPolicy
 
 REPLY = b"The quick brown fox jumps over the lazy dog, " * 2
 WIDTHS = range(1, 9)

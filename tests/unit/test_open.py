@@ -11,7 +11,7 @@ from pylucebox._engine import Engine
 from pylucebox._errors import CancelledError, InvalidArgumentError, OutOfMemoryError, SpecUnavailableError
 from pylucebox._open import EngineOptions, _or_without_mtp
 from pylucebox._spec import SpecReason, spec_active
-from pylucebox._width import FixedWidth
+from pylucebox.width import FixedWidth
 
 VALID: dict[str, Any] = {
     "model": "m.gguf",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from pylucebox._errors import InvalidArgumentError
-from pylucebox._width import (
+from pylucebox.width import (
     MAX_WIDTH,
     CycleContext,
     CycleObservation,

@@ -1,153 +1,13 @@
-"""How wide the next verify step is: a policy behind a small protocol.
-
-Width w means: draft w - 1 tokens, verify them together with the last token in w rows. Width 1 drafts nothing.
-A policy sees only the numbers of past cycles. It reads no clock and knows nothing of the native library, so any policy
-can be tested with simulated costs.
-"""
+"""Stand-in for the adaptive controller."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from numbers import Integral
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Final
 
-from pylucebox._errors import InvalidArgumentError
 from pylucebox._stats import MAX_DRAFT
+from pylucebox.width.policy import CycleContext, CycleObservation, widest_possible
 
-__all__ = ["MAX_WIDTH", "CycleContext", "CycleObservation", "FixedWidth", "PlaceholderWidth", "WidthPolicy"]
-
-MAX_WIDTH: Final = MAX_DRAFT + 1
-
-
-@dataclass(frozen=True, slots=True)
-class CycleContext:
-    """What is known before a cycle.
-
-    Attributes
-    ----------
-    seq
-        The sequence.
-    n_past
-        Its tokens in the context.
-    max_tokens_left
-        Tokens it may still produce, at least 1.
-    max_width
-        Widest step possible now, 1 to 8.
-    """
-
-    seq: int
-    n_past: int
-    max_tokens_left: int
-    max_width: int
-
-
-@dataclass(frozen=True, slots=True)
-class CycleObservation:
-    """What a cycle turned out to be.
-
-    Attributes
-    ----------
-    seq
-        The sequence.
-    width
-        Width it ran with.
-    n_drafted, n_accepted
-        Its drafts, and how many of them held.
-    draft_probs
-        The MTP block's probability of each draft; `n_drafted` entries.
-    draft_us, verify_us, rollback_us
-        Times of the whole cycle in microseconds, over all its sequences.
-    n_rows
-        Rows of the verify step over all sequences.
-    graph_built
-        Whether a graph had to be built, so that the times are not those of a later cycle of this width.
-    """
-
-    seq: int
-    width: int
-    n_drafted: int
-    n_accepted: int
-    draft_probs: tuple[float, ...]
-    draft_us: int
-    verify_us: int
-    rollback_us: int
-    n_rows: int
-    graph_built: bool
-
-
-@runtime_checkable
-class WidthPolicy(Protocol):
-    """Chooses the width of each sequence's next cycle.
-
-    One engine owns one policy and calls it from one thread at a time. Per cycle it calls `choose` for every sequence
-    that takes part, runs the cycle, then calls `observe` for each of them.
-    """
-
-    def begin(self, n_seq: int, max_width: int) -> None:
-        """Start of a request or a batch of requests, over `n_seq` sequences and widths 1 to `max_width`."""
-
-    def choose(self, seq: int, context: CycleContext) -> int:
-        """Return the width of the next cycle, from 1 to the smaller of `max_width` and `max_tokens_left`."""
-
-    def observe(self, seq: int, observation: CycleObservation) -> None:
-        """Learn from a finished cycle."""
-
-
-def check_policy(policy: object) -> None:
-    """Raise InvalidArgumentError unless `policy` is a `WidthPolicy` or None."""
-    # A class has the methods of its instances too, but nobody to call them on.
-    if policy is not None and (isinstance(policy, type) or not isinstance(policy, WidthPolicy)):
-        allowed = "an object with the methods begin, choose and observe of WidthPolicy, or None"
-        raise InvalidArgumentError(argument="width_policy", value=policy, allowed=allowed)
-
-
-def check_choice(width: Any, widest: int) -> int:
-    """Return the width that a policy chose as an int; NumPy integers are integers.
-
-    Raises
-    ------
-    InvalidArgumentError
-        It is no integer from 1 to `widest`.
-    """
-    number = 0 if isinstance(width, bool) or not isinstance(width, Integral) else int(width)
-    if not 1 <= number <= widest:
-        allowed = f"a policy that chooses widths, integers from 1 to {widest} here"
-        raise InvalidArgumentError(argument="width_policy", value=width, allowed=allowed)
-    return number
-
-
-def _limit(context: CycleContext) -> int:
-    return max(1, min(context.max_width, context.max_tokens_left))
-
-
-class FixedWidth:
-    """The same width in every cycle, cut only by the limits of the cycle.
-
-    Parameters
-    ----------
-    width
-        1 to 8.
-
-    Raises
-    ------
-    InvalidArgumentError
-        `width` is out of range.
-    """
-
-    def __init__(self, width: int) -> None:
-        if type(width) is not int or not 1 <= width <= MAX_WIDTH:  # True is an int as well
-            raise InvalidArgumentError(argument="width", value=width, allowed=f"an integer from 1 to {MAX_WIDTH}")
-        self.width = width
-
-    def begin(self, n_seq: int, max_width: int) -> None:
-        """Do nothing: there is no state."""
-
-    def choose(self, seq: int, context: CycleContext) -> int:  # noqa: ARG002 - all sequences alike
-        """Return the width, cut to the limits of the cycle."""
-        return min(self.width, _limit(context))
-
-    def observe(self, seq: int, observation: CycleObservation) -> None:
-        """Do nothing: there is nothing to learn."""
+__all__ = ["PlaceholderWidth"]
 
 
 class PlaceholderWidth:
@@ -204,7 +64,7 @@ class PlaceholderWidth:
         if self._last is not None:  # the first sequence of a new cycle decides for all
             self._decide(self._last)
             self._last = None
-        return min(self._unknown() or self._trial or self._width, _limit(context))
+        return min(self._unknown() or self._trial or self._width, widest_possible(context))
 
     def observe(self, seq: int, observation: CycleObservation) -> None:  # noqa: ARG002 - the choice is shared
         """Update times, acceptance and credit."""
@@ -212,7 +72,7 @@ class PlaceholderWidth:
         # One hiccup of the machine must neither settle the matter nor pay for trials.
         took_us = min(took_us, 2 * self._time_us.get(observation.width, took_us))
         self._learn_time(observation.width, took_us, built=observation.graph_built)
-        self._learn_acceptance(observation.n_drafted, observation.n_accepted)
+        self._learn_acceptance(observation.n_verified, observation.n_accepted)
         # Each sequence reports the time of the whole cycle.
         share = observation.width / max(observation.width, observation.n_rows)
         self._credit_us += self.CREDIT * took_us * share
@@ -245,9 +105,9 @@ class PlaceholderWidth:
         n = self._n_timed[width] = min(self._n_timed.get(width, 0) + 1, self.MEMORY)
         self._time_us[width] = took_us if known is None else known + (took_us - known) / n
 
-    def _learn_acceptance(self, n_drafted: int, n_accepted: int) -> None:
+    def _learn_acceptance(self, n_verified: int, n_accepted: int) -> None:
         # Nothing is known of the drafts behind a rejected one: they continued another text.
-        for depth in range(min(n_drafted, n_accepted + 1)):
+        for depth in range(min(n_verified, n_accepted + 1)):
             n = self._n_seen[depth] = min(self._n_seen[depth] + 1, self.MEMORY)
             self._holds[depth] += ((depth < n_accepted) - self._holds[depth]) / n
 
@@ -267,8 +127,8 @@ class PlaceholderWidth:
 
     def _worth_repeating(self, observation: CycleObservation) -> bool:
         """Tell whether a trial held in full and its width could win if that goes on: easier text has perhaps begun."""
-        width, n_drafted = observation.width, observation.n_drafted
-        if width != self._trial or width == self._width or not 0 < n_drafted == observation.n_accepted:
+        width, n_verified = observation.width, observation.n_verified
+        if width != self._trial or width == self._width or not 0 < n_verified == observation.n_accepted:
             return False
         return width / self._time_us[width] > self.LEAD * self._speed(self._width)
 
@@ -284,8 +144,3 @@ class PlaceholderWidth:
         self._since_trial = 0.0
         self._next_trial += 1
         return width
-
-
-def default_policy() -> WidthPolicy:
-    """Return the policy of an engine that was given none."""
-    return PlaceholderWidth()
