@@ -52,6 +52,9 @@ class SessionOptions:
         None lets the library decide.
     cache_type_k, cache_type_v
         ggml types of the attention caches.
+    mtp_kv_in_trunk
+        The trunk's graph writes K and V of the MTP block too, where it can; otherwise the block reads prompts and accepted
+        tokens in passes of its own. Drafts are the same.
     """
 
     n_ctx: int
@@ -63,6 +66,7 @@ class SessionOptions:
     flash_attn: bool | None = None
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
+    mtp_kv_in_trunk: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +83,8 @@ class SessionInfo:
         Caches, snapshots included, and scratch memory of the trunk.
     mtp_context_bytes, mtp_compute_bytes
         The same of the MTP block.
+    mtp_kv_in_trunk
+        In force; `NativeSession.own_pass_reason` says why not.
     """
 
     n_ctx: int
@@ -90,6 +96,7 @@ class SessionInfo:
     compute_bytes: int
     mtp_context_bytes: int
     mtp_compute_bytes: int
+    mtp_kv_in_trunk: bool
 
 
 class NativeSession:
@@ -149,6 +156,11 @@ class NativeSession:
         native.struct_size = self._ffi.sizeof("lucebox_session_info")
         _ffi.check(self._calls.run(self._lib.lucebox_session_get_info, native), "cannot describe the session")
         return SessionInfo(**{name: getattr(native, name) for name in SessionInfo.__slots__})
+
+    @property
+    def own_pass_reason(self) -> str:
+        """Why the MTP block reads prompts in passes of its own; empty if it does not, or there is no block."""
+        return _ffi.string(self._ffi, self._calls.run(self._lib.lucebox_session_own_pass_reason))
 
     def open_sampler(self, params: SamplingParams, chat_json: str | None) -> NativeSampler:
         """Return a sampler for one `prefill` or `state_load`."""
@@ -408,6 +420,7 @@ def _open(native: _ffi.Native, model: Model, options: SessionOptions) -> Any:
     for name in ("n_ctx", "n_seq", "n_ubatch", "n_threads", "n_threads_batch", "max_width"):
         setattr(params, name, getattr(options, name))
     params.flash_attn = FLASH_ATTN[options.flash_attn]
+    params.mtp_kv_in_trunk = options.mtp_kv_in_trunk
     cache_types = [ffi.new("char[]", name.encode()) for name in (options.cache_type_k, options.cache_type_v)]
     params.cache_type_k, params.cache_type_v = cache_types
     out = ffi.new("lucebox_session **")

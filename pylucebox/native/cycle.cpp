@@ -101,6 +101,9 @@ void draft(lucebox_session & s, std::vector<member> & members, draft_counts & co
 void verify(lucebox_session & s, std::vector<member> & members) {
     s.batch.clear();
     for (member & m : members) {
+        if (m.state->use_mtp && s.writer) {
+            s.drafter->drop(m.seq); // the trunk writes the pair that the chain started from, and those after it
+        }
         m.first_row = s.batch.add(m.state->last, m.state->n_past, m.seq, true);
         for (int32_t i = 0; i + 1 < m.width; ++i) {
             s.batch.add(m.drafts.tokens[i], m.state->n_past + 1 + i, m.seq, true);
@@ -152,11 +155,9 @@ void roll_back(lucebox_session & s, const member & m) {
     seq_state &                  state    = *m.state;
     const int32_t                n_before = state.n_past;
 
-    if (state.use_mtp) {
-        s.drafter->settle(m.seq);
-    }
     // row i of the batch is the state after the token it holds; it pairs with the token sampled from it
-    if (state.use_mtp) {
+    if (state.use_mtp && !s.writer) {
+        s.drafter->settle(m.seq);
         for (int32_t i = 0; i < r.n_tokens; ++i) {
             s.drafter->feed(m.seq, r.tokens[i], n_before + i,
                             llama_get_embeddings_nextn_ith(s.ctx.get(), m.first_row + i));
@@ -169,6 +170,12 @@ void roll_back(lucebox_session & s, const member & m) {
             fail(LUCEBOX_ERR_ROLLBACK, "sequence %d cannot go back from %d to %d tokens", m.seq,
                  n_before + m.width, state.n_past);
         }
+        if (state.use_mtp && s.writer) {
+            s.drafter->forget_from(m.seq, state.n_past - 1);
+        }
+    }
+    if (state.use_mtp && s.writer) {
+        s.feed_newest(m.seq);
     }
     if (m.result->finish == LUCEBOX_FINISH_NONE && (uint32_t) state.n_past >= s.params.n_ctx) {
         m.result->finish = LUCEBOX_FINISH_CONTEXT;

@@ -239,6 +239,7 @@ typedef struct lucebox_session_params {
     int32_t      flash_attn;      /* -1 automatic, 0 off, 1 on                                          */
     const char * cache_type_k;    /* ggml type name, "f16" by default                                   */
     const char * cache_type_v;
+    bool         mtp_kv_in_trunk; /* the trunk's graph writes the K/V of the MTP block, where it can    */
 } lucebox_session_params;
 
 typedef struct lucebox_session_info {
@@ -252,6 +253,7 @@ typedef struct lucebox_session_info {
     uint64_t compute_bytes;
     uint64_t mtp_context_bytes;
     uint64_t mtp_compute_bytes;
+    bool     mtp_kv_in_trunk; /* in force: prompts take no pass of the MTP block */
 } lucebox_session_info;
 
 enum lucebox_finish {
@@ -307,6 +309,9 @@ LUCEBOX_API lucebox_status lucebox_session_open(lucebox_model * model, const luc
                                                 lucebox_session ** out);
 LUCEBOX_API void           lucebox_session_close(lucebox_session * session);
 LUCEBOX_API lucebox_status lucebox_session_get_info(const lucebox_session * session, lucebox_session_info * info);
+
+/* Why the MTP block reads prompts in a pass of its own; empty if it does not, or there is none. */
+LUCEBOX_API const char * lucebox_session_own_pass_reason(const lucebox_session * session);
 
 /* Forget a sequence. Always allowed; also takes a sequence out of the failed state. */
 LUCEBOX_API lucebox_status lucebox_session_clear(lucebox_session * session, int32_t seq);

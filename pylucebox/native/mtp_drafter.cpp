@@ -32,6 +32,14 @@ void mtp_drafter::feed(int32_t seq, llama_token next, llama_pos pos, const float
     s.hidden.insert(s.hidden.end(), hidden, hidden + width);
 }
 
+void mtp_drafter::feed_only(int32_t seq, llama_token next, llama_pos pos, const float * hidden) {
+    sequence & s = sequences[(size_t) seq];
+    s.tokens.clear();
+    s.positions.clear();
+    s.hidden.clear();
+    feed(seq, next, pos, hidden);
+}
+
 void mtp_drafter::force(int32_t seq, llama_token next) {
     std::vector<llama_token> & tokens = sequences[(size_t) seq].tokens;
     if (!tokens.empty()) {

@@ -34,6 +34,12 @@ class mtp_drafter {
     // The trunk's state `hidden` after position `pos`, and the token that follows it. There must be no chain.
     void feed(int32_t seq, llama_token next, llama_pos pos, const float * hidden);
 
+    // The same, in place of all pairs that wait: the block's cache has got them.
+    void feed_only(int32_t seq, llama_token next, llama_pos pos, const float * hidden);
+
+    // Takes the rows from `pos` on out of the block's cache.
+    void forget_from(int32_t seq, llama_pos pos);
+
     // Replaces the token of the newest pair, which was not computed. There must be no chain.
     void force(int32_t seq, llama_token next);
 
@@ -69,7 +75,6 @@ class mtp_drafter {
     void    run(draft_counts & counts);
     void    pick(int32_t row, sequence & s) const;
     void    keep_newest(sequence & s) const;
-    void    forget_from(int32_t seq, llama_pos pos);
 
     const model_files &   files;
     llama_context_ptr     ctx;
