@@ -180,9 +180,7 @@ def check_caches(cache_type_v: str, flash_attn: bool | None) -> None:
         raise InvalidArgumentError(argument="cache_type_v", value=cache_type_v, allowed=allowed)
 
 
-def dispatch(
-    spec: SpecState, back: BackEnd, *, verify_width: int, n_seq: int, own_pass_reason: str = ""
-) -> Dispatch:
+def dispatch(spec: SpecState, back: BackEnd, *, verify_width: int, n_seq: int, own_pass_reason: str = "") -> Dispatch:
     """Say which path requests take.
 
     Parameters
