@@ -53,8 +53,8 @@ class SessionOptions:
     cache_type_k, cache_type_v
         ggml types of the attention caches.
     mtp_kv_in_trunk
-        The trunk's graph writes K and V of the MTP block too, where it can; otherwise the block reads prompts and accepted
-        tokens in passes of its own. Drafts are the same.
+        The trunk's graph writes K and V of the MTP block too, where it can; otherwise the block reads prompts and
+        accepted tokens in passes of its own. Drafts are the same.
     """
 
     n_ctx: int

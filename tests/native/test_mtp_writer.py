@@ -1,7 +1,7 @@
 """What the trunk's graph writes for the MTP block has the bytes that the block itself writes, in passes of its own.
 
-States are compared whole: the block's K, V, raw and pooled index keys, the pair that waits, and all of the trunk. Before
-that the session with passes of its own drafts once, which computes what waits but the newest pair.
+States are compared whole: the block's K, V, raw and pooled index keys, the pair that waits, and all of the trunk.
+Before that each session drafts once, which computes what waits but the newest pair.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def whole_state(session: NativeSession, seq: int = 0) -> bytes:
     return state[:CHECKSUM] + state[CHECKSUM + 8 :]
 
 
-# ---- prompts ----------------------------------------------------------------------------------------------------------
+# ---- prompts --------------------------------------------------------------------------------------------------------
 
 # The last token always runs alone. Chunks before it: none; 1; 17; 512; 512, 512 and a rest; 2048 and 1.
 SHORT = [(32, 1), (32, 2), (128, 18), (512, 513)]
@@ -132,7 +132,7 @@ def test_bytes_in_other_caches(model: Callable[[str], Model], cache: dict[str, o
     assert states[0] == states[1]
 
 
-# ---- cycles -----------------------------------------------------------------------------------------------------------
+# ---- cycles ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -183,7 +183,7 @@ def test_a_forced_token(model: Callable[[str], Model]) -> None:
         session.close()
 
 
-# ---- several sequences, and what happens to them ---------------------------------------------------------------------
+# ---- several sequences, and what happens to them --------------------------------------------------------------------
 
 
 def test_sequences_together(model: Callable[[str], Model]) -> None:
@@ -269,7 +269,7 @@ def test_the_last_cell_of_the_context(model: Callable[[str], Model]) -> None:
     assert results[0] == results[1]
 
 
-# ---- what it saves ----------------------------------------------------------------------------------------------------
+# ---- what it saves --------------------------------------------------------------------------------------------------
 
 
 def test_prompts_take_no_pass_of_the_block_and_a_draft_takes_one_row(model: Callable[[str], Model]) -> None:
