@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from time import perf_counter_ns
 
 from pylucebox._errors import CancelledError, SamplingError
-from pylucebox._generate import Run
+from pylucebox._generate import Run, run_cycle
 from pylucebox._request import Request
 from pylucebox._session import Session
 
@@ -58,15 +57,12 @@ def run_many(session: Session, requests: Sequence[Request], make_run: MakeRun) -
 
 
 def _cycle(session: Session, running: dict[int, Run]) -> None:
-    asks = [run.ask() for run in running.values()]
-    began = perf_counter_ns()
     try:
-        results, times = session.cycle(asks)
+        results, times, wall_ns = run_cycle(session, tuple(running.values()))
     except CancelledError:
         for run in running.values():
             run.cancel()
         return
-    wall_ns = perf_counter_ns() - began
     for result in results:
         run = running[result.seq]
         try:

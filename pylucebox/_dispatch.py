@@ -180,7 +180,7 @@ def check_caches(cache_type_v: str, flash_attn: bool | None) -> None:
         raise InvalidArgumentError(argument="cache_type_v", value=cache_type_v, allowed=allowed)
 
 
-def dispatch(spec: SpecState, back: BackEnd, *, verify_width: int, n_seq: int) -> Dispatch:
+def dispatch(spec: SpecState, back: BackEnd, *, verify_width: int, n_seq: int, own_pass_reason: str = "") -> Dispatch:
     """Say which path requests take.
 
     Parameters
@@ -193,6 +193,8 @@ def dispatch(spec: SpecState, back: BackEnd, *, verify_width: int, n_seq: int) -
         Width the engine is opened for: 0 adaptive, 1 none, 2 to 8.
     n_seq
         Sequences that may run together, 1 to 8.
+    own_pass_reason
+        Why the MTP block reads prompts in passes of its own instead of the trunk's, as `NativeSession` has it.
     """
     same_bits, why = _few_rows(back)
     if not spec.effective:
@@ -214,6 +216,8 @@ def dispatch(spec: SpecState, back: BackEnd, *, verify_width: int, n_seq: int) -
         notes.append(f"while all {n_seq} sequences run together {drafts}: a step has {MAX_WIDTH} rows over all of them")
     if verify_width == 0:
         notes.append("the width is chosen cycle by cycle, and is 1 where drafts do not pay")
+    if own_pass_reason:
+        notes.append(f"the MTP block reads prompts in passes of its own: {own_pass_reason}")
     return Dispatch(
         spec=spec,
         promise=Promise.BITS if same_bits else Promise.UNVERIFIED,

@@ -8,11 +8,13 @@ somebody reads it as it comes or a stop string may end it.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from time import perf_counter_ns
 from typing import Final
 
 from pylucebox._errors import CancelledError, SamplingError
 from pylucebox._logprobs import token_logprobs
+from pylucebox._policy_driver import PolicyDriver
 from pylucebox._request import Request
 from pylucebox._result import Completion, CycleInfo, FinishReason, Step, TokenLogprob
 from pylucebox._session import (
@@ -21,17 +23,19 @@ from pylucebox._session import (
     FINISH_FAILED,
     Ask,
     CycleTimes,
+    MoreDrafts,
     Progress,
     SeqCycle,
     Session,
 )
+from pylucebox._spec import SpecReason, spec_inactive
 from pylucebox._stats import MAX_DRAFT, RequestStats, StatsAccumulator
 from pylucebox._text import TextAssembler
-from pylucebox.width import CycleContext, CycleObservation, WidthPolicy, check_choice
+from pylucebox.width import WidthPolicy
 
 TokenBytes = Callable[[int], bytes]
 Cycle = tuple[SeqCycle, CycleTimes, int]
-"""What a cycle gave a sequence, its times, and the nanoseconds around the native call."""
+"""What a cycle gave a sequence, its times, and the nanoseconds around the native calls."""
 
 # FROM_DRAFT[a][:n] tells which of n tokens were drafted when a drafts held: the first a of them.
 _FROM_DRAFT: Final = tuple((True,) * held + (False,) * (MAX_DRAFT + 1 - held) for held in range(MAX_DRAFT + 1))
@@ -53,6 +57,8 @@ class Run:
 
     Attributes
     ----------
+    seq
+        Its sequence.
     finish_reason
         None while the run goes on.
 
@@ -70,12 +76,12 @@ class Run:
         token_bytes: TokenBytes,
         policy: WidthPolicy | None = None,
     ) -> None:
+        self.seq = seq
         self.finish_reason: FinishReason | None = None
         self._request = request
         self._session = session
-        self._seq = seq
         self._token_bytes = token_bytes
-        self._policy = policy
+        self._driver = None if policy is None else PolicyDriver(policy, seq, session.n_ctx, session.max_width)
         self._width = request.verify_width if request.use_mtp else 1
         self._sampler = session.open_sampler(request.sampling, request.chat_json)
         self._assembler = TextAssembler(request.stop)
@@ -97,11 +103,13 @@ class Run:
         SamplingError
             The sampler can choose no token.
         """
+        if self._driver is not None:
+            self._leave_out_mtp_unless_worth_it(self._driver)
         request = self._request
         began = perf_counter_ns()
         try:
             token, finish = self._session.prefill(
-                self._seq, request.prompt, self._sampler, use_mtp=request.use_mtp, progress=progress
+                self.seq, request.prompt, self._sampler, use_mtp=request.use_mtp, progress=progress
             )
         except CancelledError:
             self.cancel()
@@ -109,16 +117,38 @@ class Run:
         self._prefill_ns = perf_counter_ns() - began
         self._take((token,), finish)
 
-    def ask(self) -> Ask:
-        """Return what the next cycle should do for this run."""
-        if self._policy is None:
-            return Ask(self._seq, self._width, self._n_left)
-        widest = min(self._session.max_width, self._n_left)
+    def _leave_out_mtp_unless_worth_it(self, driver: PolicyDriver) -> None:
+        reason = driver.reason_against(len(self._request.prompt), self._request.max_tokens)
+        if reason is not None:
+            self._request = replace(self._request, spec=spec_inactive(SpecReason.NOT_WORTH_IT, reason))
+            self._driver, self._width = None, 1
+
+    def n_first(self, n_active: int) -> int:
+        """Choose what the next cycle does for this run, and return how many drafts to make before it.
+
+        Parameters
+        ----------
+        n_active
+            Runs that take part in the cycle.
+        """
+        driver = self._driver
+        if driver is None:
+            return 0
         n_past = len(self._request.prompt) + len(self._tokens) - 1  # the last token is not in the context yet
-        width = self._policy.choose(self._seq, CycleContext(self._seq, n_past, self._n_left, widest))
-        if type(width) is not int or not 1 <= width <= widest:  # the ordinary case without a call
-            width = check_choice(width, widest)
-        return Ask(self._seq, width, self._n_left)
+        driver.choose(n_past, self._n_left, n_active)
+        return driver.n_first
+
+    def consider(self, probs: Sequence[float]) -> int:
+        """Look at the drafts made so far, and return how many more to make before the cycle."""
+        driver = self._driver
+        if driver is None:
+            return 0
+        driver.consider(probs)
+        return driver.n_first
+
+    def ask(self) -> Ask:
+        """Return what the cycle should do for this run."""
+        return Ask(self.seq, self._width if self._driver is None else self._driver.width, self._n_left)
 
     def absorb(self, result: SeqCycle, times: CycleTimes, wall_ns: int) -> None:
         """Take what a cycle gave this run.
@@ -130,7 +160,7 @@ class Run:
         times
             Times of the whole cycle.
         wall_ns
-            Time around the native call, in nanoseconds.
+            Time around the native calls, in nanoseconds.
 
         Raises
         ------
@@ -139,20 +169,8 @@ class Run:
         """
         if result[1]:  # none if the sampler failed at once, and then there is nothing to count
             self._cycles.append((result, times, wall_ns))
-        if self._policy is not None:
-            observation = CycleObservation(
-                self._seq,
-                result.n_drafted + 1,
-                result.n_drafted,
-                result.n_accepted,
-                result.draft_probs,
-                times.draft_us,
-                times.verify_us,
-                times.rollback_us,
-                times.n_rows,
-                times.graph_built,
-            )
-            self._policy.observe(self._seq, observation)
+        if self._driver is not None:
+            self._driver.observe(result, times)
         self._take(result[1], result[4])
 
     def cancel(self) -> None:
@@ -184,14 +202,12 @@ class Run:
             self._advance()
 
     def _advance(self) -> None:
-        ask = self.ask()
-        began = perf_counter_ns()
         try:
-            results, times = self._session.cycle((ask,))
+            results, times, wall_ns = run_cycle(self._session, (self,))
         except CancelledError:
             self.cancel()
             return
-        self.absorb(results[0], times, perf_counter_ns() - began)
+        self.absorb(results[0], times, wall_ns)
 
     def _take(self, tokens: tuple[int, ...], finish: int) -> None:
         self._n_left -= len(tokens)
@@ -209,7 +225,7 @@ class Run:
         elif finish == FINISH_CONTEXT:
             self._end("context")
         elif finish == FINISH_FAILED:
-            raise SamplingError("cannot choose the next token", seen=self._session.failure(self._seq))
+            raise SamplingError("cannot choose the next token", seen=self._session.failure(self.seq))
 
     def _read(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         """Add the text of `tokens`, and return them up to the one that completes a stop string."""
@@ -229,7 +245,7 @@ class Run:
     def _logprobs_of(self, tokens: Sequence[int]) -> list[TokenLogprob]:
         n_top = self._request.logprobs or 0
         return [
-            token_logprobs(self._session.logits(self._seq, row), token, n_top, self._token_bytes)
+            token_logprobs(self._session.logits(self.seq, row), token, n_top, self._token_bytes)
             for row, token in enumerate(tokens)
         ]
 
@@ -248,8 +264,9 @@ class Run:
             result, times, _ = cycle
             n_accepted = result.n_accepted
             info = CycleInfo(
-                width=result.n_drafted + 1,
+                width=result.n_verified + 1,
                 n_drafted=result.n_drafted,
+                n_verified=result.n_verified,
                 n_accepted=n_accepted,
                 draft_probs=result.draft_probs,
                 draft_us=times.draft_us,
@@ -278,7 +295,7 @@ class Run:
         for result, times, wall_ns in self._cycles:
             total.add_cycle(
                 n_tokens=len(result.tokens),
-                n_drafted=result.n_drafted,
+                n_drafted=result.n_verified,
                 n_accepted=result.n_accepted,
                 wall_us=wall_ns / 1000,
                 draft_us=times.draft_us,
@@ -309,3 +326,28 @@ class Run:
             spec=self._request.spec,
             seed=self._request.seed,
         )
+
+
+def run_cycle(session: Session, runs: Sequence[Run]) -> tuple[list[SeqCycle], CycleTimes, int]:
+    """Run one cycle for all `runs` of a session.
+
+    Returns
+    -------
+    tuple
+        What each run got, in the order of `runs`; the times; and the nanoseconds from the first native call to the
+        last, in which policies may have looked at drafts.
+
+    Raises
+    ------
+    CancelledError
+        The session was aborted.
+    """
+    n_active = len(runs)
+    first = [run.n_first(n_active) for run in runs]
+    began = perf_counter_ns()
+    while any(first):
+        asks = [MoreDrafts(run.seq, n_more) for run, n_more in zip(runs, first, strict=True) if n_more]
+        proposals = {proposal.seq: proposal.probs for proposal in session.propose(asks)[0]}
+        first = [run.consider(proposals[run.seq]) if run.seq in proposals else 0 for run in runs]
+    results, times = session.cycle([run.ask() for run in runs])
+    return results, times, perf_counter_ns() - began

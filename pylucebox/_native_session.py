@@ -14,7 +14,7 @@ from pylucebox._errors import ClosedError, SequenceStateError
 from pylucebox._model import Model
 from pylucebox._sampler import NativeSampler
 from pylucebox._sampling import SamplingParams
-from pylucebox._session import Ask, CycleTimes, Progress, SeqCycle
+from pylucebox._session import Ask, CycleTimes, MoreDrafts, Progress, Proposal, SeqCycle
 from pylucebox._stats import MAX_DRAFT
 from pylucebox.width import MAX_WIDTH
 
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 # Where the values of these fields begin in an unpacked lucebox_cycle_result.
-TOKENS_AT: Final = 4
-DRAFT_PROBS_AT: Final = TOKENS_AT + MAX_WIDTH + MAX_DRAFT
+TOKENS_AT: Final = 5
+DRAFT_TOKENS_AT: Final = TOKENS_AT + MAX_WIDTH
+DRAFT_PROBS_AT: Final = DRAFT_TOKENS_AT + MAX_DRAFT
 
 _new_tuple = tuple.__new__  # makes a NamedTuple without the Python function that its class has for that
 
@@ -51,6 +52,9 @@ class SessionOptions:
         None lets the library decide.
     cache_type_k, cache_type_v
         ggml types of the attention caches.
+    mtp_kv_in_trunk
+        The trunk's graph writes K and V of the MTP block too, where it can; otherwise the block reads prompts and
+        accepted tokens in passes of its own. Drafts are the same.
     """
 
     n_ctx: int
@@ -62,6 +66,7 @@ class SessionOptions:
     flash_attn: bool | None = None
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
+    mtp_kv_in_trunk: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +83,8 @@ class SessionInfo:
         Caches, snapshots included, and scratch memory of the trunk.
     mtp_context_bytes, mtp_compute_bytes
         The same of the MTP block.
+    mtp_kv_in_trunk
+        In force; `NativeSession.own_pass_reason` says why not.
     """
 
     n_ctx: int
@@ -89,6 +96,7 @@ class SessionInfo:
     compute_bytes: int
     mtp_context_bytes: int
     mtp_compute_bytes: int
+    mtp_kv_in_trunk: bool
 
 
 class NativeSession:
@@ -135,12 +143,24 @@ class NativeSession:
         self._write_request, self._read_result = request.pack_into, result.unpack_from
         self._read_stats = _layout(ffi, "lucebox_cycle_stats", skip="struct_size").unpack_from
         self._native_cycle = self._lib.lucebox_session_cycle
+        self._n_more = ffi.new("int32_t[]", self.n_seq)
+        self._proposals = ffi.new("lucebox_proposal[]", self.n_seq)
+        self._draft_us = ffi.new("int64_t *")
+        self._proposals_bytes = ffi.buffer(self._proposals)
+        proposal = _layout(ffi, "lucebox_proposal")
+        self._proposal_size, self._read_proposal = proposal.size, proposal.unpack_from
+        self._native_propose = self._lib.lucebox_session_propose
 
     def _read_info(self) -> SessionInfo:
         native = self._ffi.new("lucebox_session_info *")
         native.struct_size = self._ffi.sizeof("lucebox_session_info")
         _ffi.check(self._calls.run(self._lib.lucebox_session_get_info, native), "cannot describe the session")
         return SessionInfo(**{name: getattr(native, name) for name in SessionInfo.__slots__})
+
+    @property
+    def own_pass_reason(self) -> str:
+        """Why the MTP block reads prompts in passes of its own; empty if it does not, or there is no block."""
+        return _ffi.string(self._ffi, self._calls.run(self._lib.lucebox_session_own_pass_reason))
 
     def open_sampler(self, params: SamplingParams, chat_json: str | None) -> NativeSampler:
         """Return a sampler for one `prefill` or `state_load`."""
@@ -198,6 +218,48 @@ class NativeSession:
         self._check(status, "cannot run the prompt", argument="prompt", value=tokens, n_needed=len(ids))
         return out[0], out[1]
 
+    def propose(self, asks: Sequence[MoreDrafts]) -> tuple[list[Proposal], int]:
+        """Make further drafts, which wait for the next cycle, in one native call.
+
+        They are dropped by `clear`, `force`, `draft`, `state_save` and `state_load` of their sequence.
+
+        Parameters
+        ----------
+        asks
+            Further drafts of each sequence, 0 to 7. There are never more than 7 in all, nor more than tokens that the
+            context can still take, and none after a prefill without MTP: what is asked beyond is left out.
+
+        Returns
+        -------
+        tuple of list and int
+            All drafts that wait of each sequence, in the order of `asks`, and the time in microseconds.
+
+        Raises
+        ------
+        CancelledError
+            `abort` was called.
+        SequenceStateError
+            A sequence that is to draft has no prompt or failed earlier.
+        DecodeError
+            The MTP block could not be run. The sequences that were to draft must then be cleared.
+        """
+        n_more = self._n_more
+        for seq in range(self.n_seq):
+            n_more[seq] = 0
+        for seq, n in asks:
+            n_more[seq] = n
+        status = self._calls.run(self._native_propose, n_more, self._proposals, self._draft_us)
+        if status or _ffi.pending:
+            self._check(status, "cannot draft", argument="n_more", value=list(asks))
+        results = []
+        for ask in asks:
+            seq = ask[0]
+            values = self._read_proposal(self._proposals_bytes, seq * self._proposal_size)
+            end = 1 + values[0]
+            proposal = (seq, values[1:end], values[1 + MAX_DRAFT : end + MAX_DRAFT])
+            results.append(_new_tuple(Proposal, proposal))
+        return results, self._draft_us[0]
+
     def cycle(self, asks: Sequence[Ask]) -> tuple[list[SeqCycle], CycleTimes]:
         """Draft, verify and sample for the sequences asked for, in one native call.
 
@@ -219,7 +281,7 @@ class NativeSession:
         for ask in asks:
             seq = ask[0]
             values = self._read_result(self._results_bytes, seq * self._result_size)
-            n_tokens, n_drafted, n_accepted, finish = values[:TOKENS_AT]
+            n_tokens, n_drafted, n_verified, n_accepted, finish = values[:TOKENS_AT]
             result = (
                 seq,
                 values[TOKENS_AT : TOKENS_AT + n_tokens],
@@ -227,6 +289,8 @@ class NativeSession:
                 n_accepted,
                 finish,
                 values[DRAFT_PROBS_AT : DRAFT_PROBS_AT + n_drafted],
+                n_verified,
+                values[DRAFT_TOKENS_AT : DRAFT_TOKENS_AT + n_drafted],
             )
             results.append(_new_tuple(SeqCycle, result))
         return results, _new_tuple(CycleTimes, self._read_stats(self._stats_bytes))
@@ -268,7 +332,7 @@ class NativeSession:
         return found
 
     def draft(self, seq: int, n: int) -> tuple[list[int], list[float]]:
-        """Draft `n` tokens, 1 to 7, after the sequence's last token and forget them again.
+        """Draft `n` tokens, 1 to 7, after the sequence's last token and forget them again, and those that wait.
 
         Returns
         -------
@@ -298,7 +362,7 @@ class NativeSession:
         self._check(status, "cannot force a token", argument="token", value=token)
 
     def state_save(self, seq: int) -> bytes:
-        """Return all state of a sequence between cycles, without its sampler.
+        """Return all state of a sequence between cycles, without its sampler; drafts that wait are dropped.
 
         Raises
         ------
@@ -332,7 +396,7 @@ class NativeSession:
         self._check(status, "cannot clear the sequence", argument="seq", value=seq)
 
     def abort(self) -> None:
-        """Make the running or next prefill or cycle raise CancelledError. Any thread."""
+        """Make the running or next prefill, proposal or cycle raise CancelledError. Any thread."""
         self._calls.abort()
 
     def abort_reset(self) -> None:
@@ -356,6 +420,7 @@ def _open(native: _ffi.Native, model: Model, options: SessionOptions) -> Any:
     for name in ("n_ctx", "n_seq", "n_ubatch", "n_threads", "n_threads_batch", "max_width"):
         setattr(params, name, getattr(options, name))
     params.flash_attn = FLASH_ATTN[options.flash_attn]
+    params.mtp_kv_in_trunk = options.mtp_kv_in_trunk
     cache_types = [ffi.new("char[]", name.encode()) for name in (options.cache_type_k, options.cache_type_v)]
     params.cache_type_k, params.cache_type_v = cache_types
     out = ffi.new("lucebox_session **")

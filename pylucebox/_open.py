@@ -137,7 +137,13 @@ def open_engine(options: EngineOptions, progress: Progress | None) -> Opened:
     level = logging.WARNING if spec.reason_code in _WORTH_A_WARNING else logging.INFO
     if not spec.effective:
         _log.log(level, "no drafts: %s (%s)", spec.reason, spec.reason_code)
-    path = dispatch(spec, back, verify_width=options.verify_width, n_seq=options.n_seq)
+    path = dispatch(
+        spec,
+        back,
+        verify_width=options.verify_width,
+        n_seq=options.n_seq,
+        own_pass_reason=session.own_pass_reason,
+    )
     if path.promise is Promise.UNVERIFIED:
         _log.warning("drafts are made, and the text may differ from that without: %s", path.reason)
     rules = RequestRules(n_ctx=session.n_ctx, verify_width=options.verify_width, max_width=options.max_width, spec=spec)

@@ -77,8 +77,8 @@ class CycleInfo:
     ----------
     width
         Rows of the sequence in the verify step: the last token and its drafts, 1 to 8.
-    n_drafted, n_accepted
-        Drafts made and drafts that held.
+    n_drafted, n_verified, n_accepted
+        Drafts made, those of them that were verified, and those that held. `n_verified` is `width` less one.
     draft_probs
         The MTP block's probability of each draft, over the whole vocabulary; `n_drafted` entries.
     draft_us, verify_us, sample_us, rollback_us
@@ -91,6 +91,7 @@ class CycleInfo:
 
     width: int
     n_drafted: int
+    n_verified: int
     n_accepted: int
     draft_probs: tuple[float, ...]
     draft_us: int

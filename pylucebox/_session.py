@@ -34,12 +34,27 @@ class Ask(NamedTuple):
     max_tokens: int
 
 
+class MoreDrafts(NamedTuple):
+    """How many further drafts a sequence wants, 0 to 7."""
+
+    seq: int
+    n_more: int
+
+
+class Proposal(NamedTuple):
+    """The drafts of a sequence that wait for its next cycle, with the MTP block's probability of each."""
+
+    seq: int
+    tokens: tuple[int, ...]
+    probs: tuple[float, ...]
+
+
 class SeqCycle(NamedTuple):
     """What a sequence got from a cycle.
 
     Token i was sampled from row i; the first `n_accepted` tokens equal their drafts. `finish` is a ``FINISH_`` number;
-    after FINISH_EOG the last token is the end token; with FINISH_FAILED there may be none. `draft_probs` has
-    `n_drafted` entries.
+    after FINISH_EOG the last token is the end token; with FINISH_FAILED there may be none. `draft_probs` and
+    `draft_tokens` have `n_drafted` entries, of which the first `n_verified` were rows of the verify step.
     """
 
     seq: int
@@ -48,10 +63,15 @@ class SeqCycle(NamedTuple):
     n_accepted: int
     finish: int
     draft_probs: tuple[float, ...]
+    n_verified: int
+    draft_tokens: tuple[int, ...]
 
 
 class CycleTimes(NamedTuple):
-    """``lucebox_cycle_stats`` without its size: times in microseconds and rows, over all sequences of the cycle."""
+    """``lucebox_cycle_stats`` without its size: times in microseconds and rows, over all sequences of the cycle.
+
+    What concerns drafts includes the proposals since the last cycle.
+    """
 
     draft_us: int
     verify_us: int
@@ -79,8 +99,18 @@ class Session(Protocol):
     ) -> tuple[int, int]:
         """Run a prompt in a cleared sequence; return its first token and a ``FINISH_`` number."""
 
+    def propose(self, asks: Sequence[MoreDrafts]) -> tuple[list[Proposal], int]:
+        """Make further drafts for the next cycle; return all that wait, in the order of `asks`, and the microseconds.
+
+        There are never more than 7, nor more than the context can still take: what is asked beyond is left out.
+        """
+
     def cycle(self, asks: Sequence[Ask]) -> tuple[list[SeqCycle], CycleTimes]:
-        """Draft, verify and sample for the sequences asked for; results come in the order of `asks`."""
+        """Draft, verify and sample for the sequences asked for; results come in the order of `asks`.
+
+        The drafts that wait are verified first to last and the missing ones made. Those that wait beyond the width are
+        reported, but neither verified nor kept.
+        """
 
     def failure(self, seq: int) -> str:
         """Return why a sequence ended with FINISH_FAILED; it must then be cleared."""
@@ -95,7 +125,7 @@ class Session(Protocol):
         """Forget a sequence; does nothing on a closed session."""
 
     def abort(self) -> None:
-        """Make the running or next prefill or cycle raise CancelledError. Any thread."""
+        """Make the running or next prefill, proposal or cycle raise CancelledError. Any thread."""
 
     def abort_reset(self) -> None:
         """Take an `abort` back."""

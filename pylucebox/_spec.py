@@ -44,6 +44,9 @@ class SpecReason(str, Enum):
     LOAD_FAILED = "load-failed"
     """The native loader refused the MTP block."""
 
+    NOT_WORTH_IT = "not-worth-it"
+    """The request is too short for drafts to win back what its prompt costs more with the MTP block."""
+
     CONTEXT_FAILED = "context-failed"
     """The MTP block was loaded, but its context could not be made, usually for lack of memory."""
 

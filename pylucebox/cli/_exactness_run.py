@@ -19,7 +19,7 @@ from pylucebox._native_session import NativeSession
 from pylucebox._open import EngineOptions, open_engine, session_options
 from pylucebox._request import RequestRules
 from pylucebox._sampling import SamplingParams
-from pylucebox._session import Ask, CycleTimes, Progress, SeqCycle, Session
+from pylucebox._session import Ask, CycleTimes, MoreDrafts, Progress, Proposal, SeqCycle, Session
 from pylucebox._sidecar import SidecarVerdict
 from pylucebox._spec import SpecReason, SpecState, spec_inactive
 from pylucebox.cli._exactness_prompts import Setting
@@ -133,6 +133,10 @@ class Recorder:
         self._record(seq, (token,))
         return token, finish
 
+    def propose(self, asks: Sequence[MoreDrafts]) -> tuple[list[Proposal], int]:
+        """Pass on."""
+        return self._session.propose(asks)
+
     def cycle(self, asks: Sequence[Ask]) -> tuple[list[SeqCycle], CycleTimes]:
         """Pass on, and record what was drawn."""
         results, times = self._session.cycle(asks)
@@ -140,7 +144,7 @@ class Recorder:
             self._record(result.seq, result.tokens)
             self.n_drafted += result.n_drafted
             self.n_accepted += result.n_accepted
-            if len(result.tokens) <= result.n_drafted:
+            if len(result.tokens) <= result.n_verified:
                 self.n_rollbacks += 1
                 if self.first_rollback is None:
                     self.first_rollback = len(self.drawn) - 1

@@ -585,217 +585,227 @@ static void (*_cffi_call_python_org)(struct _cffi_externpy_s *, char *);
 /************************************************************/
 
 static void *_cffi_types[] = {
-/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 36), // _Bool()(float, void *)
+/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 39), // _Bool()(float, void *)
 /*  1 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13), // float
-/*  2 */ _CFFI_OP(_CFFI_OP_POINTER, 210), // void *
+/*  2 */ _CFFI_OP(_CFFI_OP_POINTER, 220), // void *
 /*  3 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/*  4 */ _CFFI_OP(_CFFI_OP_FUNCTION, 36), // _Bool()(lucebox_model const *, int32_t)
-/*  5 */ _CFFI_OP(_CFFI_OP_POINTER, 199), // lucebox_model const *
+/*  4 */ _CFFI_OP(_CFFI_OP_FUNCTION, 39), // _Bool()(lucebox_model const *, int32_t)
+/*  5 */ _CFFI_OP(_CFFI_OP_POINTER, 208), // lucebox_model const *
 /*  6 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
 /*  7 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/*  8 */ _CFFI_OP(_CFFI_OP_FUNCTION, 27), // char const *()(lucebox_session const *, int32_t)
-/*  9 */ _CFFI_OP(_CFFI_OP_POINTER, 204), // lucebox_session const *
-/* 10 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 11 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 12 */ _CFFI_OP(_CFFI_OP_FUNCTION, 27), // char const *()(void)
-/* 13 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 14 */ _CFFI_OP(_CFFI_OP_FUNCTION, 41), // float const *()(lucebox_session const *, int32_t, int32_t)
-/* 15 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
-/* 16 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 17 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 18 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 19 */ _CFFI_OP(_CFFI_OP_FUNCTION, 6), // int32_t()(lucebox_session const *, int32_t)
-/* 20 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
-/* 21 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 22 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 23 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(char * *)
-/* 24 */ _CFFI_OP(_CFFI_OP_POINTER, 73), // char * *
+/*  8 */ _CFFI_OP(_CFFI_OP_FUNCTION, 30), // char const *()(lucebox_session const *)
+/*  9 */ _CFFI_OP(_CFFI_OP_POINTER, 214), // lucebox_session const *
+/* 10 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 11 */ _CFFI_OP(_CFFI_OP_FUNCTION, 30), // char const *()(lucebox_session const *, int32_t)
+/* 12 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
+/* 13 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 14 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 15 */ _CFFI_OP(_CFFI_OP_FUNCTION, 30), // char const *()(void)
+/* 16 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 17 */ _CFFI_OP(_CFFI_OP_FUNCTION, 44), // float const *()(lucebox_session const *, int32_t, int32_t)
+/* 18 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
+/* 19 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 20 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 21 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 22 */ _CFFI_OP(_CFFI_OP_FUNCTION, 6), // int32_t()(lucebox_session const *, int32_t)
+/* 23 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
+/* 24 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 25 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 26 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(char const *)
-/* 27 */ _CFFI_OP(_CFFI_OP_POINTER, 184), // char const *
+/* 26 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(char * *)
+/* 27 */ _CFFI_OP(_CFFI_OP_POINTER, 76), // char * *
 /* 28 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 29 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(char const *, char * *)
-/* 30 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
-/* 31 */ _CFFI_OP(_CFFI_OP_NOOP, 24),
-/* 32 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 33 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(char const *, char const *, _Bool, char * *)
+/* 29 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(char const *)
+/* 30 */ _CFFI_OP(_CFFI_OP_POINTER, 193), // char const *
+/* 31 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 32 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(char const *, char * *)
+/* 33 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
 /* 34 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
-/* 35 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
-/* 36 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1), // _Bool
-/* 37 */ _CFFI_OP(_CFFI_OP_NOOP, 24),
-/* 38 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 39 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(char const *, float const *, int64_t, int64_t, void *, size_t, size_t *)
+/* 35 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 36 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(char const *, char const *, _Bool, char * *)
+/* 37 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
+/* 38 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
+/* 39 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1), // _Bool
 /* 40 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
-/* 41 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // float const *
-/* 42 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
-/* 43 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
-/* 44 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
-/* 45 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
-/* 46 */ _CFFI_OP(_CFFI_OP_POINTER, 45), // size_t *
-/* 47 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 48 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_model *, lucebox_session_params const *, lucebox_session * *)
-/* 49 */ _CFFI_OP(_CFFI_OP_POINTER, 199), // lucebox_model *
-/* 50 */ _CFFI_OP(_CFFI_OP_POINTER, 206), // lucebox_session_params const *
-/* 51 */ _CFFI_OP(_CFFI_OP_POINTER, 103), // lucebox_session * *
-/* 52 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 53 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_model const *, char const *, char * *)
-/* 54 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 55 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
-/* 56 */ _CFFI_OP(_CFFI_OP_NOOP, 24),
-/* 57 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 58 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_model const *, char const *, size_t, _Bool, _Bool, int32_t *, size_t, size_t *)
-/* 59 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 60 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
-/* 61 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 62 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
-/* 63 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
-/* 64 */ _CFFI_OP(_CFFI_OP_POINTER, 6), // int32_t *
-/* 65 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 66 */ _CFFI_OP(_CFFI_OP_NOOP, 46),
-/* 67 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 68 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_model const *, int32_t const *, size_t, _Bool, char *, size_t, size_t *)
-/* 69 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 70 */ _CFFI_OP(_CFFI_OP_POINTER, 6), // int32_t const *
-/* 71 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 72 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
-/* 73 */ _CFFI_OP(_CFFI_OP_POINTER, 184), // char *
+/* 41 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 42 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(char const *, float const *, int64_t, int64_t, void *, size_t, size_t *)
+/* 43 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
+/* 44 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // float const *
+/* 45 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
+/* 46 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 47 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
+/* 48 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
+/* 49 */ _CFFI_OP(_CFFI_OP_POINTER, 48), // size_t *
+/* 50 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 51 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_model *, lucebox_session_params const *, lucebox_session * *)
+/* 52 */ _CFFI_OP(_CFFI_OP_POINTER, 208), // lucebox_model *
+/* 53 */ _CFFI_OP(_CFFI_OP_POINTER, 216), // lucebox_session_params const *
+/* 54 */ _CFFI_OP(_CFFI_OP_POINTER, 106), // lucebox_session * *
+/* 55 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 56 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_model const *, char const *, char * *)
+/* 57 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 58 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
+/* 59 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
+/* 60 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 61 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_model const *, char const *, size_t, _Bool, _Bool, int32_t *, size_t, size_t *)
+/* 62 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 63 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
+/* 64 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 65 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
+/* 66 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
+/* 67 */ _CFFI_OP(_CFFI_OP_POINTER, 6), // int32_t *
+/* 68 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 69 */ _CFFI_OP(_CFFI_OP_NOOP, 49),
+/* 70 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 71 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_model const *, int32_t const *, size_t, _Bool, char *, size_t, size_t *)
+/* 72 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 73 */ _CFFI_OP(_CFFI_OP_POINTER, 6), // int32_t const *
 /* 74 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 75 */ _CFFI_OP(_CFFI_OP_NOOP, 46),
-/* 76 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 77 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_model const *, int32_t, _Bool, char *, size_t, size_t *)
-/* 78 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 79 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 80 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
-/* 81 */ _CFFI_OP(_CFFI_OP_NOOP, 73),
-/* 82 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 83 */ _CFFI_OP(_CFFI_OP_NOOP, 46),
-/* 84 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 85 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_model const *, lucebox_model_info *)
-/* 86 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 87 */ _CFFI_OP(_CFFI_OP_POINTER, 200), // lucebox_model_info *
-/* 88 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 89 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_model const *, lucebox_sampler_params const *, lucebox_sampler * *)
-/* 90 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 91 */ _CFFI_OP(_CFFI_OP_POINTER, 203), // lucebox_sampler_params const *
-/* 92 */ _CFFI_OP(_CFFI_OP_POINTER, 111), // lucebox_sampler * *
-/* 93 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 94 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_model_params const *, lucebox_model * *)
-/* 95 */ _CFFI_OP(_CFFI_OP_POINTER, 201), // lucebox_model_params const *
-/* 96 */ _CFFI_OP(_CFFI_OP_POINTER, 49), // lucebox_model * *
-/* 97 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 98 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_sampler const *, char * *)
-/* 99 */ _CFFI_OP(_CFFI_OP_POINTER, 202), // lucebox_sampler const *
-/* 100 */ _CFFI_OP(_CFFI_OP_NOOP, 24),
-/* 101 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 102 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_session *, int32_t)
-/* 103 */ _CFFI_OP(_CFFI_OP_POINTER, 204), // lucebox_session *
-/* 104 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 105 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 106 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_session *, int32_t, int32_t const *, size_t, lucebox_sampler *, _Bool, _Bool(*)(float, void *), void *, int32_t *, int32_t *)
-/* 107 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
-/* 108 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 109 */ _CFFI_OP(_CFFI_OP_NOOP, 70),
-/* 110 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 111 */ _CFFI_OP(_CFFI_OP_POINTER, 202), // lucebox_sampler *
-/* 112 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
-/* 113 */ _CFFI_OP(_CFFI_OP_POINTER, 0), // _Bool(*)(float, void *)
-/* 114 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
-/* 115 */ _CFFI_OP(_CFFI_OP_NOOP, 64),
-/* 116 */ _CFFI_OP(_CFFI_OP_NOOP, 64),
-/* 117 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 118 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_session *, int32_t, int32_t)
-/* 119 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
-/* 120 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 121 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 122 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 123 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_session *, int32_t, int32_t, int32_t *, float *)
-/* 124 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
-/* 125 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 126 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 127 */ _CFFI_OP(_CFFI_OP_NOOP, 64),
-/* 128 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // float *
-/* 129 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 130 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_session *, int32_t, void *, size_t, size_t *)
-/* 131 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
-/* 132 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 133 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
-/* 134 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 135 */ _CFFI_OP(_CFFI_OP_NOOP, 46),
-/* 136 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 137 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_session *, int32_t, void const *, size_t, lucebox_sampler *)
-/* 138 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
-/* 139 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 140 */ _CFFI_OP(_CFFI_OP_POINTER, 210), // void const *
-/* 141 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 142 */ _CFFI_OP(_CFFI_OP_NOOP, 111),
-/* 143 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 144 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_session *, lucebox_cycle_request const *, lucebox_cycle_result *, lucebox_cycle_stats *)
-/* 145 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
-/* 146 */ _CFFI_OP(_CFFI_OP_POINTER, 194), // lucebox_cycle_request const *
-/* 147 */ _CFFI_OP(_CFFI_OP_POINTER, 195), // lucebox_cycle_result *
-/* 148 */ _CFFI_OP(_CFFI_OP_POINTER, 196), // lucebox_cycle_stats *
-/* 149 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 150 */ _CFFI_OP(_CFFI_OP_FUNCTION, 207), // lucebox_status()(lucebox_session const *, lucebox_session_info *)
-/* 151 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
-/* 152 */ _CFFI_OP(_CFFI_OP_POINTER, 205), // lucebox_session_info *
-/* 153 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 154 */ _CFFI_OP(_CFFI_OP_FUNCTION, 210), // void()(char *)
-/* 155 */ _CFFI_OP(_CFFI_OP_NOOP, 73),
-/* 156 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 157 */ _CFFI_OP(_CFFI_OP_FUNCTION, 210), // void()(int32_t, char const *, void *)
-/* 158 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 159 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
-/* 160 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
-/* 161 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 162 */ _CFFI_OP(_CFFI_OP_FUNCTION, 210), // void()(lucebox_model *)
-/* 163 */ _CFFI_OP(_CFFI_OP_NOOP, 49),
-/* 164 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 165 */ _CFFI_OP(_CFFI_OP_FUNCTION, 210), // void()(lucebox_model_params *)
-/* 166 */ _CFFI_OP(_CFFI_OP_POINTER, 201), // lucebox_model_params *
-/* 167 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 168 */ _CFFI_OP(_CFFI_OP_FUNCTION, 210), // void()(lucebox_sampler *)
-/* 169 */ _CFFI_OP(_CFFI_OP_NOOP, 111),
+/* 75 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
+/* 76 */ _CFFI_OP(_CFFI_OP_POINTER, 193), // char *
+/* 77 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 78 */ _CFFI_OP(_CFFI_OP_NOOP, 49),
+/* 79 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 80 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_model const *, int32_t, _Bool, char *, size_t, size_t *)
+/* 81 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 82 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 83 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
+/* 84 */ _CFFI_OP(_CFFI_OP_NOOP, 76),
+/* 85 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 86 */ _CFFI_OP(_CFFI_OP_NOOP, 49),
+/* 87 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 88 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_model const *, lucebox_model_info *)
+/* 89 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 90 */ _CFFI_OP(_CFFI_OP_POINTER, 209), // lucebox_model_info *
+/* 91 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 92 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_model const *, lucebox_sampler_params const *, lucebox_sampler * *)
+/* 93 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 94 */ _CFFI_OP(_CFFI_OP_POINTER, 213), // lucebox_sampler_params const *
+/* 95 */ _CFFI_OP(_CFFI_OP_POINTER, 120), // lucebox_sampler * *
+/* 96 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 97 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_model_params const *, lucebox_model * *)
+/* 98 */ _CFFI_OP(_CFFI_OP_POINTER, 210), // lucebox_model_params const *
+/* 99 */ _CFFI_OP(_CFFI_OP_POINTER, 52), // lucebox_model * *
+/* 100 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 101 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_sampler const *, char * *)
+/* 102 */ _CFFI_OP(_CFFI_OP_POINTER, 212), // lucebox_sampler const *
+/* 103 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
+/* 104 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 105 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_session *, int32_t const *, lucebox_proposal *, int64_t *)
+/* 106 */ _CFFI_OP(_CFFI_OP_POINTER, 214), // lucebox_session *
+/* 107 */ _CFFI_OP(_CFFI_OP_NOOP, 73),
+/* 108 */ _CFFI_OP(_CFFI_OP_POINTER, 211), // lucebox_proposal *
+/* 109 */ _CFFI_OP(_CFFI_OP_POINTER, 45), // int64_t *
+/* 110 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 111 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_session *, int32_t)
+/* 112 */ _CFFI_OP(_CFFI_OP_NOOP, 106),
+/* 113 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 114 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 115 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_session *, int32_t, int32_t const *, size_t, lucebox_sampler *, _Bool, _Bool(*)(float, void *), void *, int32_t *, int32_t *)
+/* 116 */ _CFFI_OP(_CFFI_OP_NOOP, 106),
+/* 117 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 118 */ _CFFI_OP(_CFFI_OP_NOOP, 73),
+/* 119 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 120 */ _CFFI_OP(_CFFI_OP_POINTER, 212), // lucebox_sampler *
+/* 121 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
+/* 122 */ _CFFI_OP(_CFFI_OP_POINTER, 0), // _Bool(*)(float, void *)
+/* 123 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
+/* 124 */ _CFFI_OP(_CFFI_OP_NOOP, 67),
+/* 125 */ _CFFI_OP(_CFFI_OP_NOOP, 67),
+/* 126 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 127 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_session *, int32_t, int32_t)
+/* 128 */ _CFFI_OP(_CFFI_OP_NOOP, 106),
+/* 129 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 130 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 131 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 132 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_session *, int32_t, int32_t, int32_t *, float *)
+/* 133 */ _CFFI_OP(_CFFI_OP_NOOP, 106),
+/* 134 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 135 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 136 */ _CFFI_OP(_CFFI_OP_NOOP, 67),
+/* 137 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // float *
+/* 138 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 139 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_session *, int32_t, void *, size_t, size_t *)
+/* 140 */ _CFFI_OP(_CFFI_OP_NOOP, 106),
+/* 141 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 142 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
+/* 143 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 144 */ _CFFI_OP(_CFFI_OP_NOOP, 49),
+/* 145 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 146 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_session *, int32_t, void const *, size_t, lucebox_sampler *)
+/* 147 */ _CFFI_OP(_CFFI_OP_NOOP, 106),
+/* 148 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 149 */ _CFFI_OP(_CFFI_OP_POINTER, 220), // void const *
+/* 150 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 151 */ _CFFI_OP(_CFFI_OP_NOOP, 120),
+/* 152 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 153 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_session *, lucebox_cycle_request const *, lucebox_cycle_result *, lucebox_cycle_stats *)
+/* 154 */ _CFFI_OP(_CFFI_OP_NOOP, 106),
+/* 155 */ _CFFI_OP(_CFFI_OP_POINTER, 203), // lucebox_cycle_request const *
+/* 156 */ _CFFI_OP(_CFFI_OP_POINTER, 204), // lucebox_cycle_result *
+/* 157 */ _CFFI_OP(_CFFI_OP_POINTER, 205), // lucebox_cycle_stats *
+/* 158 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 159 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_session const *, lucebox_session_info *)
+/* 160 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
+/* 161 */ _CFFI_OP(_CFFI_OP_POINTER, 215), // lucebox_session_info *
+/* 162 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 163 */ _CFFI_OP(_CFFI_OP_FUNCTION, 220), // void()(char *)
+/* 164 */ _CFFI_OP(_CFFI_OP_NOOP, 76),
+/* 165 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 166 */ _CFFI_OP(_CFFI_OP_FUNCTION, 220), // void()(int32_t, char const *, void *)
+/* 167 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 168 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
+/* 169 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
 /* 170 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 171 */ _CFFI_OP(_CFFI_OP_FUNCTION, 210), // void()(lucebox_sampler_params *)
-/* 172 */ _CFFI_OP(_CFFI_OP_POINTER, 203), // lucebox_sampler_params *
+/* 171 */ _CFFI_OP(_CFFI_OP_FUNCTION, 220), // void()(lucebox_model *)
+/* 172 */ _CFFI_OP(_CFFI_OP_NOOP, 52),
 /* 173 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 174 */ _CFFI_OP(_CFFI_OP_FUNCTION, 210), // void()(lucebox_session *)
-/* 175 */ _CFFI_OP(_CFFI_OP_NOOP, 103),
+/* 174 */ _CFFI_OP(_CFFI_OP_FUNCTION, 220), // void()(lucebox_model_params *)
+/* 175 */ _CFFI_OP(_CFFI_OP_POINTER, 210), // lucebox_model_params *
 /* 176 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 177 */ _CFFI_OP(_CFFI_OP_FUNCTION, 210), // void()(lucebox_session_params *)
-/* 178 */ _CFFI_OP(_CFFI_OP_POINTER, 206), // lucebox_session_params *
+/* 177 */ _CFFI_OP(_CFFI_OP_FUNCTION, 220), // void()(lucebox_sampler *)
+/* 178 */ _CFFI_OP(_CFFI_OP_NOOP, 120),
 /* 179 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 180 */ _CFFI_OP(_CFFI_OP_FUNCTION, 210), // void()(void(*)(int32_t, char const *, void *), void *)
-/* 181 */ _CFFI_OP(_CFFI_OP_POINTER, 157), // void(*)(int32_t, char const *, void *)
-/* 182 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
-/* 183 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 184 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
-/* 185 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum lucebox_finish
-/* 186 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum lucebox_hidden_norm
-/* 187 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum lucebox_mtp_source
-/* 188 */ _CFFI_OP(_CFFI_OP_ARRAY, 1), // float[7]
-/* 189 */ (_cffi_opcode_t)(7),
-/* 190 */ _CFFI_OP(_CFFI_OP_ARRAY, 6), // int32_t[7]
-/* 191 */ (_cffi_opcode_t)(7),
-/* 192 */ _CFFI_OP(_CFFI_OP_ARRAY, 6), // int32_t[8]
-/* 193 */ (_cffi_opcode_t)(8),
-/* 194 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // lucebox_cycle_request
-/* 195 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // lucebox_cycle_result
-/* 196 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // lucebox_cycle_stats
-/* 197 */ _CFFI_OP(_CFFI_OP_POINTER, 198), // lucebox_logit_bias const *
-/* 198 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // lucebox_logit_bias
-/* 199 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // lucebox_model
-/* 200 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // lucebox_model_info
-/* 201 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // lucebox_model_params
-/* 202 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // lucebox_sampler
-/* 203 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // lucebox_sampler_params
-/* 204 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // lucebox_session
-/* 205 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 10), // lucebox_session_info
-/* 206 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 11), // lucebox_session_params
-/* 207 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // lucebox_status
-/* 208 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
-/* 209 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
-/* 210 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
+/* 180 */ _CFFI_OP(_CFFI_OP_FUNCTION, 220), // void()(lucebox_sampler_params *)
+/* 181 */ _CFFI_OP(_CFFI_OP_POINTER, 213), // lucebox_sampler_params *
+/* 182 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 183 */ _CFFI_OP(_CFFI_OP_FUNCTION, 220), // void()(lucebox_session *)
+/* 184 */ _CFFI_OP(_CFFI_OP_NOOP, 106),
+/* 185 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 186 */ _CFFI_OP(_CFFI_OP_FUNCTION, 220), // void()(lucebox_session_params *)
+/* 187 */ _CFFI_OP(_CFFI_OP_POINTER, 216), // lucebox_session_params *
+/* 188 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 189 */ _CFFI_OP(_CFFI_OP_FUNCTION, 220), // void()(void(*)(int32_t, char const *, void *), void *)
+/* 190 */ _CFFI_OP(_CFFI_OP_POINTER, 166), // void(*)(int32_t, char const *, void *)
+/* 191 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
+/* 192 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 193 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
+/* 194 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum lucebox_finish
+/* 195 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum lucebox_hidden_norm
+/* 196 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum lucebox_mtp_source
+/* 197 */ _CFFI_OP(_CFFI_OP_ARRAY, 1), // float[7]
+/* 198 */ (_cffi_opcode_t)(7),
+/* 199 */ _CFFI_OP(_CFFI_OP_ARRAY, 6), // int32_t[7]
+/* 200 */ (_cffi_opcode_t)(7),
+/* 201 */ _CFFI_OP(_CFFI_OP_ARRAY, 6), // int32_t[8]
+/* 202 */ (_cffi_opcode_t)(8),
+/* 203 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // lucebox_cycle_request
+/* 204 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // lucebox_cycle_result
+/* 205 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // lucebox_cycle_stats
+/* 206 */ _CFFI_OP(_CFFI_OP_POINTER, 207), // lucebox_logit_bias const *
+/* 207 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // lucebox_logit_bias
+/* 208 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // lucebox_model
+/* 209 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // lucebox_model_info
+/* 210 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // lucebox_model_params
+/* 211 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // lucebox_proposal
+/* 212 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // lucebox_sampler
+/* 213 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // lucebox_sampler_params
+/* 214 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 10), // lucebox_session
+/* 215 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 11), // lucebox_session_info
+/* 216 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 12), // lucebox_session_params
+/* 217 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // lucebox_status
+/* 218 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
+/* 219 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
+/* 220 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
 };
 
 static int _cffi_const_LUCEBOX_FINISH_NONE(unsigned long long *o)
@@ -1014,10 +1024,10 @@ _cffi_f_lucebox_backends_load(PyObject *self, PyObject *arg0)
   PyObject *pyresult;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(27), arg0, (char **)&x0);
+      _cffi_type(30), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(27), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(30), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1029,7 +1039,7 @@ _cffi_f_lucebox_backends_load(PyObject *self, PyObject *arg0)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1062,19 +1072,19 @@ _cffi_f_lucebox_chat_parse(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(27), arg0, (char **)&x0);
+      _cffi_type(30), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(27), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(30), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(27), arg1, (char **)&x1);
+      _cffi_type(30), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(27), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(30), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1084,10 +1094,10 @@ _cffi_f_lucebox_chat_parse(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(24), arg3, (char **)&x3);
+      _cffi_type(27), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (char * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(24), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(27), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1099,7 +1109,7 @@ _cffi_f_lucebox_chat_parse(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1139,19 +1149,19 @@ _cffi_f_lucebox_chat_render(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(27), arg1, (char **)&x1);
+      _cffi_type(30), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(27), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(30), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(24), arg2, (char **)&x2);
+      _cffi_type(27), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (char * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(24), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(27), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1163,7 +1173,7 @@ _cffi_f_lucebox_chat_render(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1211,10 +1221,10 @@ _cffi_f_lucebox_detokenize(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(70), arg1, (char **)&x1);
+      _cffi_type(73), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(70), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(73), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1228,10 +1238,10 @@ _cffi_f_lucebox_detokenize(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(73), arg4, (char **)&x4);
+      _cffi_type(76), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (char *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(73), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(76), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1241,10 +1251,10 @@ _cffi_f_lucebox_detokenize(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(46), arg6, (char **)&x6);
+      _cffi_type(49), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(46), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(49), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1256,7 +1266,7 @@ _cffi_f_lucebox_detokenize(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1285,19 +1295,19 @@ _cffi_f_lucebox_grammar_from_schema(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(27), arg0, (char **)&x0);
+      _cffi_type(30), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(27), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(30), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(24), arg1, (char **)&x1);
+      _cffi_type(27), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (char * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(24), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(27), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1309,7 +1319,7 @@ _cffi_f_lucebox_grammar_from_schema(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1336,7 +1346,7 @@ _cffi_f_lucebox_last_error(PyObject *self, PyObject *noarg)
 
   (void)self; /* unused */
   (void)noarg; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(27));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(30));
   return pyresult;
 }
 #else
@@ -1361,7 +1371,7 @@ _cffi_f_lucebox_log_set(PyObject *self, PyObject *args)
   if (!PyArg_UnpackTuple(args, "lucebox_log_set", 2, 2, &arg0, &arg1))
     return NULL;
 
-  x0 = (void(*)(int32_t, char const *, void *))_cffi_to_c_pointer(arg0, _cffi_type(181));
+  x0 = (void(*)(int32_t, char const *, void *))_cffi_to_c_pointer(arg0, _cffi_type(190));
   if (x0 == (void(*)(int32_t, char const *, void *))NULL && PyErr_Occurred())
     return NULL;
 
@@ -1402,10 +1412,10 @@ _cffi_f_lucebox_model_close(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(49), arg0, (char **)&x0);
+      _cffi_type(52), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_model *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(49), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(52), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1455,10 +1465,10 @@ _cffi_f_lucebox_model_get_info(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(87), arg1, (char **)&x1);
+      _cffi_type(90), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (lucebox_model_info *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(87), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(90), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1470,7 +1480,7 @@ _cffi_f_lucebox_model_get_info(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1510,19 +1520,19 @@ _cffi_f_lucebox_model_meta(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(27), arg1, (char **)&x1);
+      _cffi_type(30), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(27), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(30), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(24), arg2, (char **)&x2);
+      _cffi_type(27), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (char * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(24), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(27), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1534,7 +1544,7 @@ _cffi_f_lucebox_model_meta(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1563,19 +1573,19 @@ _cffi_f_lucebox_model_open(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(95), arg0, (char **)&x0);
+      _cffi_type(98), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_model_params const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(95), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(98), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(96), arg1, (char **)&x1);
+      _cffi_type(99), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (lucebox_model * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(96), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(99), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1587,7 +1597,7 @@ _cffi_f_lucebox_model_open(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1608,10 +1618,10 @@ _cffi_f_lucebox_model_params_init(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(166), arg0, (char **)&x0);
+      _cffi_type(175), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_model_params *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(166), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(175), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1662,19 +1672,19 @@ _cffi_f_lucebox_quantize(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(27), arg0, (char **)&x0);
+      _cffi_type(30), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(27), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(30), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(41), arg1, (char **)&x1);
+      _cffi_type(44), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(41), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(44), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1701,10 +1711,10 @@ _cffi_f_lucebox_quantize(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(46), arg6, (char **)&x6);
+      _cffi_type(49), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(46), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(49), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1716,7 +1726,7 @@ _cffi_f_lucebox_quantize(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1737,10 +1747,10 @@ _cffi_f_lucebox_sampler_close(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(111), arg0, (char **)&x0);
+      _cffi_type(120), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_sampler *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(111), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(120), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1781,19 +1791,19 @@ _cffi_f_lucebox_sampler_describe(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(99), arg0, (char **)&x0);
+      _cffi_type(102), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_sampler const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(99), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(102), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(24), arg1, (char **)&x1);
+      _cffi_type(27), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (char * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(24), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(27), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1805,7 +1815,7 @@ _cffi_f_lucebox_sampler_describe(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1845,19 +1855,19 @@ _cffi_f_lucebox_sampler_open(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(91), arg1, (char **)&x1);
+      _cffi_type(94), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (lucebox_sampler_params const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(91), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(94), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(92), arg2, (char **)&x2);
+      _cffi_type(95), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (lucebox_sampler * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(92), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(95), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1869,7 +1879,7 @@ _cffi_f_lucebox_sampler_open(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1890,10 +1900,10 @@ _cffi_f_lucebox_sampler_params_init(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(172), arg0, (char **)&x0);
+      _cffi_type(181), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_sampler_params *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(172), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(181), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1932,7 +1942,7 @@ _cffi_f_lucebox_series_hash(PyObject *self, PyObject *noarg)
 
   (void)self; /* unused */
   (void)noarg; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(27));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(30));
   return pyresult;
 }
 #else
@@ -1952,10 +1962,10 @@ _cffi_f_lucebox_session_abort(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(103), arg0, (char **)&x0);
+      _cffi_type(106), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(103), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1988,10 +1998,10 @@ _cffi_f_lucebox_session_abort_reset(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(103), arg0, (char **)&x0);
+      _cffi_type(106), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(103), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2032,10 +2042,10 @@ _cffi_f_lucebox_session_clear(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(103), arg0, (char **)&x0);
+      _cffi_type(106), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(103), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2051,7 +2061,7 @@ _cffi_f_lucebox_session_clear(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2072,10 +2082,10 @@ _cffi_f_lucebox_session_close(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(103), arg0, (char **)&x0);
+      _cffi_type(106), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(103), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2120,37 +2130,37 @@ _cffi_f_lucebox_session_cycle(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(103), arg0, (char **)&x0);
+      _cffi_type(106), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(103), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(146), arg1, (char **)&x1);
+      _cffi_type(155), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (lucebox_cycle_request const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(146), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(155), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(147), arg2, (char **)&x2);
+      _cffi_type(156), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (lucebox_cycle_result *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(147), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(156), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(148), arg3, (char **)&x3);
+      _cffi_type(157), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (lucebox_cycle_stats *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(148), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(157), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2162,7 +2172,7 @@ _cffi_f_lucebox_session_cycle(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2197,10 +2207,10 @@ _cffi_f_lucebox_session_draft(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(103), arg0, (char **)&x0);
+      _cffi_type(106), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(103), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2214,19 +2224,19 @@ _cffi_f_lucebox_session_draft(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(64), arg3, (char **)&x3);
+      _cffi_type(67), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(64), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(67), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(128), arg4, (char **)&x4);
+      _cffi_type(137), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(128), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(137), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2238,7 +2248,7 @@ _cffi_f_lucebox_session_draft(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2286,7 +2296,7 @@ _cffi_f_lucebox_session_failure(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(27));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(30));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2317,10 +2327,10 @@ _cffi_f_lucebox_session_force(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(103), arg0, (char **)&x0);
+      _cffi_type(106), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(103), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2340,7 +2350,7 @@ _cffi_f_lucebox_session_force(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2378,10 +2388,10 @@ _cffi_f_lucebox_session_get_info(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(152), arg1, (char **)&x1);
+      _cffi_type(161), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (lucebox_session_info *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(152), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(161), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2393,7 +2403,7 @@ _cffi_f_lucebox_session_get_info(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2447,7 +2457,7 @@ _cffi_f_lucebox_session_logits(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(41));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(44));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2526,28 +2536,28 @@ _cffi_f_lucebox_session_open(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(49), arg0, (char **)&x0);
+      _cffi_type(52), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_model *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(49), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(52), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(50), arg1, (char **)&x1);
+      _cffi_type(53), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (lucebox_session_params const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(50), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(53), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(51), arg2, (char **)&x2);
+      _cffi_type(54), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (lucebox_session * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(51), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(54), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2559,12 +2569,50 @@ _cffi_f_lucebox_session_open(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
 #else
 #  define _cffi_f_lucebox_session_open _cffi_d_lucebox_session_open
+#endif
+
+static char const * _cffi_d_lucebox_session_own_pass_reason(lucebox_session const * x0)
+{
+  return lucebox_session_own_pass_reason(x0);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_lucebox_session_own_pass_reason(PyObject *self, PyObject *arg0)
+{
+  lucebox_session const * x0;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  char const * result;
+  PyObject *pyresult;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(9), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (lucebox_session const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(9), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = lucebox_session_own_pass_reason(x0); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(30));
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_lucebox_session_own_pass_reason _cffi_d_lucebox_session_own_pass_reason
 #endif
 
 static void _cffi_d_lucebox_session_params_init(lucebox_session_params * x0)
@@ -2580,10 +2628,10 @@ _cffi_f_lucebox_session_params_init(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(178), arg0, (char **)&x0);
+      _cffi_type(187), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session_params *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(178), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(187), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2640,10 +2688,10 @@ _cffi_f_lucebox_session_prefill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(103), arg0, (char **)&x0);
+      _cffi_type(106), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(103), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2653,10 +2701,10 @@ _cffi_f_lucebox_session_prefill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(70), arg2, (char **)&x2);
+      _cffi_type(73), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(70), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(73), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2666,10 +2714,10 @@ _cffi_f_lucebox_session_prefill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(111), arg4, (char **)&x4);
+      _cffi_type(120), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (lucebox_sampler *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(111), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(120), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2678,7 +2726,7 @@ _cffi_f_lucebox_session_prefill(PyObject *self, PyObject *args)
   if (x5 == (_Bool)-1 && PyErr_Occurred())
     return NULL;
 
-  x6 = (_Bool(*)(float, void *))_cffi_to_c_pointer(arg6, _cffi_type(113));
+  x6 = (_Bool(*)(float, void *))_cffi_to_c_pointer(arg6, _cffi_type(122));
   if (x6 == (_Bool(*)(float, void *))NULL && PyErr_Occurred())
     return NULL;
 
@@ -2692,19 +2740,19 @@ _cffi_f_lucebox_session_prefill(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(64), arg8, (char **)&x8);
+      _cffi_type(67), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(64), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(67), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(64), arg9, (char **)&x9);
+      _cffi_type(67), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(64), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(67), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2716,12 +2764,87 @@ _cffi_f_lucebox_session_prefill(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
 #else
 #  define _cffi_f_lucebox_session_prefill _cffi_d_lucebox_session_prefill
+#endif
+
+static lucebox_status _cffi_d_lucebox_session_propose(lucebox_session * x0, int32_t const * x1, lucebox_proposal * x2, int64_t * x3)
+{
+  return lucebox_session_propose(x0, x1, x2, x3);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_lucebox_session_propose(PyObject *self, PyObject *args)
+{
+  lucebox_session * x0;
+  int32_t const * x1;
+  lucebox_proposal * x2;
+  int64_t * x3;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  lucebox_status result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+
+  if (!PyArg_UnpackTuple(args, "lucebox_session_propose", 4, 4, &arg0, &arg1, &arg2, &arg3))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(106), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(73), arg1, (char **)&x1);
+  if (datasize != 0) {
+    x1 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(73), arg1, (char **)&x1,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(108), arg2, (char **)&x2);
+  if (datasize != 0) {
+    x2 = ((size_t)datasize) <= 640 ? (lucebox_proposal *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(108), arg2, (char **)&x2,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(109), arg3, (char **)&x3);
+  if (datasize != 0) {
+    x3 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(109), arg3, (char **)&x3,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = lucebox_session_propose(x0, x1, x2, x3); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_lucebox_session_propose _cffi_d_lucebox_session_propose
 #endif
 
 static lucebox_status _cffi_d_lucebox_session_state_load(lucebox_session * x0, int32_t x1, void const * x2, size_t x3, lucebox_sampler * x4)
@@ -2751,10 +2874,10 @@ _cffi_f_lucebox_session_state_load(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(103), arg0, (char **)&x0);
+      _cffi_type(106), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(103), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2764,10 +2887,10 @@ _cffi_f_lucebox_session_state_load(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(140), arg2, (char **)&x2);
+      _cffi_type(149), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (void const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(140), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(149), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2777,10 +2900,10 @@ _cffi_f_lucebox_session_state_load(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(111), arg4, (char **)&x4);
+      _cffi_type(120), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (lucebox_sampler *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(111), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(120), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2792,7 +2915,7 @@ _cffi_f_lucebox_session_state_load(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2827,10 +2950,10 @@ _cffi_f_lucebox_session_state_save(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(103), arg0, (char **)&x0);
+      _cffi_type(106), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(103), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2853,10 +2976,10 @@ _cffi_f_lucebox_session_state_save(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(46), arg4, (char **)&x4);
+      _cffi_type(49), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(46), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(49), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2868,7 +2991,7 @@ _cffi_f_lucebox_session_state_save(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2889,10 +3012,10 @@ _cffi_f_lucebox_string_free(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(73), arg0, (char **)&x0);
+      _cffi_type(76), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (char *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(73), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(76), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2927,10 +3050,10 @@ _cffi_f_lucebox_system_info(PyObject *self, PyObject *arg0)
   PyObject *pyresult;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(24), arg0, (char **)&x0);
+      _cffi_type(27), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (char * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(24), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(27), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2942,7 +3065,7 @@ _cffi_f_lucebox_system_info(PyObject *self, PyObject *arg0)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2996,10 +3119,10 @@ _cffi_f_lucebox_token_bytes(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(73), arg3, (char **)&x3);
+      _cffi_type(76), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (char *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(73), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(76), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3009,10 +3132,10 @@ _cffi_f_lucebox_token_bytes(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(46), arg5, (char **)&x5);
+      _cffi_type(49), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(46), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(49), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3024,7 +3147,7 @@ _cffi_f_lucebox_token_bytes(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3122,10 +3245,10 @@ _cffi_f_lucebox_tokenize(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(27), arg1, (char **)&x1);
+      _cffi_type(30), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(27), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(30), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3143,10 +3266,10 @@ _cffi_f_lucebox_tokenize(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(64), arg5, (char **)&x5);
+      _cffi_type(67), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(64), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(67), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3156,10 +3279,10 @@ _cffi_f_lucebox_tokenize(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(46), arg7, (char **)&x7);
+      _cffi_type(49), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(46), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(49), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3171,7 +3294,7 @@ _cffi_f_lucebox_tokenize(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(207));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3198,7 +3321,7 @@ _cffi_f_lucebox_upstream_build(PyObject *self, PyObject *noarg)
 
   (void)self; /* unused */
   (void)noarg; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(27));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(30));
   return pyresult;
 }
 #else
@@ -3224,7 +3347,7 @@ _cffi_f_lucebox_version(PyObject *self, PyObject *noarg)
 
   (void)self; /* unused */
   (void)noarg; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(27));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(30));
   return pyresult;
 }
 #else
@@ -3266,6 +3389,7 @@ static void _cffi_checkfld__lucebox_cycle_result(lucebox_cycle_result *p)
   (void)p;
   (void)((p->n_tokens) | 0);  /* check that 'lucebox_cycle_result.n_tokens' is an integer */
   (void)((p->n_drafted) | 0);  /* check that 'lucebox_cycle_result.n_drafted' is an integer */
+  (void)((p->n_verified) | 0);  /* check that 'lucebox_cycle_result.n_verified' is an integer */
   (void)((p->n_accepted) | 0);  /* check that 'lucebox_cycle_result.n_accepted' is an integer */
   (void)((p->finish) | 0);  /* check that 'lucebox_cycle_result.finish' is an integer */
   { int32_t(*tmp)[8] = &p->tokens; (void)tmp; }
@@ -3345,6 +3469,17 @@ static void _cffi_checkfld__lucebox_model_params(lucebox_model_params *p)
 struct _cffi_align__lucebox_model_params { char x; lucebox_model_params y; };
 
 _CFFI_UNUSED_FN
+static void _cffi_checkfld__lucebox_proposal(lucebox_proposal *p)
+{
+  /* only to generate compile-time warnings or errors */
+  (void)p;
+  (void)((p->n_drafted) | 0);  /* check that 'lucebox_proposal.n_drafted' is an integer */
+  { int32_t(*tmp)[7] = &p->tokens; (void)tmp; }
+  { float(*tmp)[7] = &p->probs; (void)tmp; }
+}
+struct _cffi_align__lucebox_proposal { char x; lucebox_proposal y; };
+
+_CFFI_UNUSED_FN
 static void _cffi_checkfld__lucebox_sampler_params(lucebox_sampler_params *p)
 {
   /* only to generate compile-time warnings or errors */
@@ -3402,6 +3537,7 @@ static void _cffi_checkfld__lucebox_session_info(lucebox_session_info *p)
   (void)((p->compute_bytes) | 0);  /* check that 'lucebox_session_info.compute_bytes' is an integer */
   (void)((p->mtp_context_bytes) | 0);  /* check that 'lucebox_session_info.mtp_context_bytes' is an integer */
   (void)((p->mtp_compute_bytes) | 0);  /* check that 'lucebox_session_info.mtp_compute_bytes' is an integer */
+  (void)((p->mtp_kv_in_trunk) | 0);  /* check that 'lucebox_session_info.mtp_kv_in_trunk' is an integer */
 }
 struct _cffi_align__lucebox_session_info { char x; lucebox_session_info y; };
 
@@ -3420,6 +3556,7 @@ static void _cffi_checkfld__lucebox_session_params(lucebox_session_params *p)
   (void)((p->flash_attn) | 0);  /* check that 'lucebox_session_params.flash_attn' is an integer */
   { char const * *tmp = &p->cache_type_k; (void)tmp; }
   { char const * *tmp = &p->cache_type_v; (void)tmp; }
+  (void)((p->mtp_kv_in_trunk) | 0);  /* check that 'lucebox_session_params.mtp_kv_in_trunk' is an integer */
 }
 struct _cffi_align__lucebox_session_params { char x; lucebox_session_params y; };
 
@@ -3451,49 +3588,51 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "LUCEBOX_MTP_NONE", (void *)_cffi_const_LUCEBOX_MTP_NONE, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "LUCEBOX_MTP_SIDECAR", (void *)_cffi_const_LUCEBOX_MTP_SIDECAR, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "LUCEBOX_OK", (void *)_cffi_const_LUCEBOX_OK, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
-  { "lucebox_backends_load", (void *)_cffi_f_lucebox_backends_load, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 26), (void *)_cffi_d_lucebox_backends_load },
-  { "lucebox_chat_parse", (void *)_cffi_f_lucebox_chat_parse, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 33), (void *)_cffi_d_lucebox_chat_parse },
-  { "lucebox_chat_render", (void *)_cffi_f_lucebox_chat_render, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 53), (void *)_cffi_d_lucebox_chat_render },
-  { "lucebox_detokenize", (void *)_cffi_f_lucebox_detokenize, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 68), (void *)_cffi_d_lucebox_detokenize },
-  { "lucebox_grammar_from_schema", (void *)_cffi_f_lucebox_grammar_from_schema, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 29), (void *)_cffi_d_lucebox_grammar_from_schema },
-  { "lucebox_last_error", (void *)_cffi_f_lucebox_last_error, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_lucebox_last_error },
-  { "lucebox_log_set", (void *)_cffi_f_lucebox_log_set, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 180), (void *)_cffi_d_lucebox_log_set },
-  { "lucebox_model_close", (void *)_cffi_f_lucebox_model_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 162), (void *)_cffi_d_lucebox_model_close },
-  { "lucebox_model_get_info", (void *)_cffi_f_lucebox_model_get_info, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 85), (void *)_cffi_d_lucebox_model_get_info },
-  { "lucebox_model_meta", (void *)_cffi_f_lucebox_model_meta, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 53), (void *)_cffi_d_lucebox_model_meta },
-  { "lucebox_model_open", (void *)_cffi_f_lucebox_model_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 94), (void *)_cffi_d_lucebox_model_open },
-  { "lucebox_model_params_init", (void *)_cffi_f_lucebox_model_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 165), (void *)_cffi_d_lucebox_model_params_init },
-  { "lucebox_on_log", (void *)&_cffi_externpy__lucebox_on_log, _CFFI_OP(_CFFI_OP_EXTERN_PYTHON, 181), (void *)lucebox_on_log },
-  { "lucebox_on_progress", (void *)&_cffi_externpy__lucebox_on_progress, _CFFI_OP(_CFFI_OP_EXTERN_PYTHON, 113), (void *)lucebox_on_progress },
-  { "lucebox_quantize", (void *)_cffi_f_lucebox_quantize, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 39), (void *)_cffi_d_lucebox_quantize },
-  { "lucebox_sampler_close", (void *)_cffi_f_lucebox_sampler_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 168), (void *)_cffi_d_lucebox_sampler_close },
-  { "lucebox_sampler_describe", (void *)_cffi_f_lucebox_sampler_describe, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 98), (void *)_cffi_d_lucebox_sampler_describe },
-  { "lucebox_sampler_open", (void *)_cffi_f_lucebox_sampler_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 89), (void *)_cffi_d_lucebox_sampler_open },
-  { "lucebox_sampler_params_init", (void *)_cffi_f_lucebox_sampler_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 171), (void *)_cffi_d_lucebox_sampler_params_init },
-  { "lucebox_series_hash", (void *)_cffi_f_lucebox_series_hash, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_lucebox_series_hash },
-  { "lucebox_session_abort", (void *)_cffi_f_lucebox_session_abort, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 174), (void *)_cffi_d_lucebox_session_abort },
-  { "lucebox_session_abort_reset", (void *)_cffi_f_lucebox_session_abort_reset, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 174), (void *)_cffi_d_lucebox_session_abort_reset },
-  { "lucebox_session_clear", (void *)_cffi_f_lucebox_session_clear, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 102), (void *)_cffi_d_lucebox_session_clear },
-  { "lucebox_session_close", (void *)_cffi_f_lucebox_session_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 174), (void *)_cffi_d_lucebox_session_close },
-  { "lucebox_session_cycle", (void *)_cffi_f_lucebox_session_cycle, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 144), (void *)_cffi_d_lucebox_session_cycle },
-  { "lucebox_session_draft", (void *)_cffi_f_lucebox_session_draft, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 123), (void *)_cffi_d_lucebox_session_draft },
-  { "lucebox_session_failure", (void *)_cffi_f_lucebox_session_failure, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 8), (void *)_cffi_d_lucebox_session_failure },
-  { "lucebox_session_force", (void *)_cffi_f_lucebox_session_force, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 118), (void *)_cffi_d_lucebox_session_force },
-  { "lucebox_session_get_info", (void *)_cffi_f_lucebox_session_get_info, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 150), (void *)_cffi_d_lucebox_session_get_info },
-  { "lucebox_session_logits", (void *)_cffi_f_lucebox_session_logits, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 14), (void *)_cffi_d_lucebox_session_logits },
-  { "lucebox_session_n_past", (void *)_cffi_f_lucebox_session_n_past, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 19), (void *)_cffi_d_lucebox_session_n_past },
-  { "lucebox_session_open", (void *)_cffi_f_lucebox_session_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 48), (void *)_cffi_d_lucebox_session_open },
-  { "lucebox_session_params_init", (void *)_cffi_f_lucebox_session_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 177), (void *)_cffi_d_lucebox_session_params_init },
-  { "lucebox_session_prefill", (void *)_cffi_f_lucebox_session_prefill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 106), (void *)_cffi_d_lucebox_session_prefill },
-  { "lucebox_session_state_load", (void *)_cffi_f_lucebox_session_state_load, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 137), (void *)_cffi_d_lucebox_session_state_load },
-  { "lucebox_session_state_save", (void *)_cffi_f_lucebox_session_state_save, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 130), (void *)_cffi_d_lucebox_session_state_save },
-  { "lucebox_string_free", (void *)_cffi_f_lucebox_string_free, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 154), (void *)_cffi_d_lucebox_string_free },
-  { "lucebox_system_info", (void *)_cffi_f_lucebox_system_info, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 23), (void *)_cffi_d_lucebox_system_info },
-  { "lucebox_token_bytes", (void *)_cffi_f_lucebox_token_bytes, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 77), (void *)_cffi_d_lucebox_token_bytes },
+  { "lucebox_backends_load", (void *)_cffi_f_lucebox_backends_load, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 29), (void *)_cffi_d_lucebox_backends_load },
+  { "lucebox_chat_parse", (void *)_cffi_f_lucebox_chat_parse, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 36), (void *)_cffi_d_lucebox_chat_parse },
+  { "lucebox_chat_render", (void *)_cffi_f_lucebox_chat_render, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 56), (void *)_cffi_d_lucebox_chat_render },
+  { "lucebox_detokenize", (void *)_cffi_f_lucebox_detokenize, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 71), (void *)_cffi_d_lucebox_detokenize },
+  { "lucebox_grammar_from_schema", (void *)_cffi_f_lucebox_grammar_from_schema, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 32), (void *)_cffi_d_lucebox_grammar_from_schema },
+  { "lucebox_last_error", (void *)_cffi_f_lucebox_last_error, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 15), (void *)_cffi_d_lucebox_last_error },
+  { "lucebox_log_set", (void *)_cffi_f_lucebox_log_set, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 189), (void *)_cffi_d_lucebox_log_set },
+  { "lucebox_model_close", (void *)_cffi_f_lucebox_model_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 171), (void *)_cffi_d_lucebox_model_close },
+  { "lucebox_model_get_info", (void *)_cffi_f_lucebox_model_get_info, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 88), (void *)_cffi_d_lucebox_model_get_info },
+  { "lucebox_model_meta", (void *)_cffi_f_lucebox_model_meta, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 56), (void *)_cffi_d_lucebox_model_meta },
+  { "lucebox_model_open", (void *)_cffi_f_lucebox_model_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 97), (void *)_cffi_d_lucebox_model_open },
+  { "lucebox_model_params_init", (void *)_cffi_f_lucebox_model_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 174), (void *)_cffi_d_lucebox_model_params_init },
+  { "lucebox_on_log", (void *)&_cffi_externpy__lucebox_on_log, _CFFI_OP(_CFFI_OP_EXTERN_PYTHON, 190), (void *)lucebox_on_log },
+  { "lucebox_on_progress", (void *)&_cffi_externpy__lucebox_on_progress, _CFFI_OP(_CFFI_OP_EXTERN_PYTHON, 122), (void *)lucebox_on_progress },
+  { "lucebox_quantize", (void *)_cffi_f_lucebox_quantize, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 42), (void *)_cffi_d_lucebox_quantize },
+  { "lucebox_sampler_close", (void *)_cffi_f_lucebox_sampler_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 177), (void *)_cffi_d_lucebox_sampler_close },
+  { "lucebox_sampler_describe", (void *)_cffi_f_lucebox_sampler_describe, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 101), (void *)_cffi_d_lucebox_sampler_describe },
+  { "lucebox_sampler_open", (void *)_cffi_f_lucebox_sampler_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 92), (void *)_cffi_d_lucebox_sampler_open },
+  { "lucebox_sampler_params_init", (void *)_cffi_f_lucebox_sampler_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 180), (void *)_cffi_d_lucebox_sampler_params_init },
+  { "lucebox_series_hash", (void *)_cffi_f_lucebox_series_hash, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 15), (void *)_cffi_d_lucebox_series_hash },
+  { "lucebox_session_abort", (void *)_cffi_f_lucebox_session_abort, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 183), (void *)_cffi_d_lucebox_session_abort },
+  { "lucebox_session_abort_reset", (void *)_cffi_f_lucebox_session_abort_reset, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 183), (void *)_cffi_d_lucebox_session_abort_reset },
+  { "lucebox_session_clear", (void *)_cffi_f_lucebox_session_clear, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 111), (void *)_cffi_d_lucebox_session_clear },
+  { "lucebox_session_close", (void *)_cffi_f_lucebox_session_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 183), (void *)_cffi_d_lucebox_session_close },
+  { "lucebox_session_cycle", (void *)_cffi_f_lucebox_session_cycle, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 153), (void *)_cffi_d_lucebox_session_cycle },
+  { "lucebox_session_draft", (void *)_cffi_f_lucebox_session_draft, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 132), (void *)_cffi_d_lucebox_session_draft },
+  { "lucebox_session_failure", (void *)_cffi_f_lucebox_session_failure, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 11), (void *)_cffi_d_lucebox_session_failure },
+  { "lucebox_session_force", (void *)_cffi_f_lucebox_session_force, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 127), (void *)_cffi_d_lucebox_session_force },
+  { "lucebox_session_get_info", (void *)_cffi_f_lucebox_session_get_info, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 159), (void *)_cffi_d_lucebox_session_get_info },
+  { "lucebox_session_logits", (void *)_cffi_f_lucebox_session_logits, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 17), (void *)_cffi_d_lucebox_session_logits },
+  { "lucebox_session_n_past", (void *)_cffi_f_lucebox_session_n_past, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 22), (void *)_cffi_d_lucebox_session_n_past },
+  { "lucebox_session_open", (void *)_cffi_f_lucebox_session_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 51), (void *)_cffi_d_lucebox_session_open },
+  { "lucebox_session_own_pass_reason", (void *)_cffi_f_lucebox_session_own_pass_reason, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 8), (void *)_cffi_d_lucebox_session_own_pass_reason },
+  { "lucebox_session_params_init", (void *)_cffi_f_lucebox_session_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 186), (void *)_cffi_d_lucebox_session_params_init },
+  { "lucebox_session_prefill", (void *)_cffi_f_lucebox_session_prefill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 115), (void *)_cffi_d_lucebox_session_prefill },
+  { "lucebox_session_propose", (void *)_cffi_f_lucebox_session_propose, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 105), (void *)_cffi_d_lucebox_session_propose },
+  { "lucebox_session_state_load", (void *)_cffi_f_lucebox_session_state_load, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 146), (void *)_cffi_d_lucebox_session_state_load },
+  { "lucebox_session_state_save", (void *)_cffi_f_lucebox_session_state_save, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 139), (void *)_cffi_d_lucebox_session_state_save },
+  { "lucebox_string_free", (void *)_cffi_f_lucebox_string_free, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 163), (void *)_cffi_d_lucebox_string_free },
+  { "lucebox_system_info", (void *)_cffi_f_lucebox_system_info, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 26), (void *)_cffi_d_lucebox_system_info },
+  { "lucebox_token_bytes", (void *)_cffi_f_lucebox_token_bytes, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 80), (void *)_cffi_d_lucebox_token_bytes },
   { "lucebox_token_is_eog", (void *)_cffi_f_lucebox_token_is_eog, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 4), (void *)_cffi_d_lucebox_token_is_eog },
-  { "lucebox_tokenize", (void *)_cffi_f_lucebox_tokenize, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 58), (void *)_cffi_d_lucebox_tokenize },
-  { "lucebox_upstream_build", (void *)_cffi_f_lucebox_upstream_build, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_lucebox_upstream_build },
-  { "lucebox_version", (void *)_cffi_f_lucebox_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 12), (void *)_cffi_d_lucebox_version },
+  { "lucebox_tokenize", (void *)_cffi_f_lucebox_tokenize, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 61), (void *)_cffi_d_lucebox_tokenize },
+  { "lucebox_upstream_build", (void *)_cffi_f_lucebox_upstream_build, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 15), (void *)_cffi_d_lucebox_upstream_build },
+  { "lucebox_version", (void *)_cffi_f_lucebox_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 15), (void *)_cffi_d_lucebox_version },
 };
 
 static const struct _cffi_field_s _cffi_fields[] = {
@@ -3509,6 +3648,9 @@ static const struct _cffi_field_s _cffi_fields[] = {
   { "n_drafted", offsetof(lucebox_cycle_result, n_drafted),
                  sizeof(((lucebox_cycle_result *)0)->n_drafted),
                  _CFFI_OP(_CFFI_OP_NOOP, 6) },
+  { "n_verified", offsetof(lucebox_cycle_result, n_verified),
+                  sizeof(((lucebox_cycle_result *)0)->n_verified),
+                  _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "n_accepted", offsetof(lucebox_cycle_result, n_accepted),
                   sizeof(((lucebox_cycle_result *)0)->n_accepted),
                   _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -3517,28 +3659,28 @@ static const struct _cffi_field_s _cffi_fields[] = {
               _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "tokens", offsetof(lucebox_cycle_result, tokens),
               sizeof(((lucebox_cycle_result *)0)->tokens),
-              _CFFI_OP(_CFFI_OP_NOOP, 192) },
+              _CFFI_OP(_CFFI_OP_NOOP, 201) },
   { "draft_tokens", offsetof(lucebox_cycle_result, draft_tokens),
                     sizeof(((lucebox_cycle_result *)0)->draft_tokens),
-                    _CFFI_OP(_CFFI_OP_NOOP, 190) },
+                    _CFFI_OP(_CFFI_OP_NOOP, 199) },
   { "draft_probs", offsetof(lucebox_cycle_result, draft_probs),
                    sizeof(((lucebox_cycle_result *)0)->draft_probs),
-                   _CFFI_OP(_CFFI_OP_NOOP, 188) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 197) },
   { "struct_size", offsetof(lucebox_cycle_stats, struct_size),
                    sizeof(((lucebox_cycle_stats *)0)->struct_size),
-                   _CFFI_OP(_CFFI_OP_NOOP, 45) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 48) },
   { "draft_us", offsetof(lucebox_cycle_stats, draft_us),
                 sizeof(((lucebox_cycle_stats *)0)->draft_us),
-                _CFFI_OP(_CFFI_OP_NOOP, 42) },
+                _CFFI_OP(_CFFI_OP_NOOP, 45) },
   { "verify_us", offsetof(lucebox_cycle_stats, verify_us),
                  sizeof(((lucebox_cycle_stats *)0)->verify_us),
-                 _CFFI_OP(_CFFI_OP_NOOP, 42) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 45) },
   { "sample_us", offsetof(lucebox_cycle_stats, sample_us),
                  sizeof(((lucebox_cycle_stats *)0)->sample_us),
-                 _CFFI_OP(_CFFI_OP_NOOP, 42) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 45) },
   { "rollback_us", offsetof(lucebox_cycle_stats, rollback_us),
                    sizeof(((lucebox_cycle_stats *)0)->rollback_us),
-                   _CFFI_OP(_CFFI_OP_NOOP, 42) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 45) },
   { "n_rows", offsetof(lucebox_cycle_stats, n_rows),
               sizeof(((lucebox_cycle_stats *)0)->n_rows),
               _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -3550,10 +3692,10 @@ static const struct _cffi_field_s _cffi_fields[] = {
                      _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "graph_built", offsetof(lucebox_cycle_stats, graph_built),
                    sizeof(((lucebox_cycle_stats *)0)->graph_built),
-                   _CFFI_OP(_CFFI_OP_NOOP, 36) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 39) },
   { "draft_graph_built", offsetof(lucebox_cycle_stats, draft_graph_built),
                          sizeof(((lucebox_cycle_stats *)0)->draft_graph_built),
-                         _CFFI_OP(_CFFI_OP_NOOP, 36) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 39) },
   { "token", offsetof(lucebox_logit_bias, token),
              sizeof(((lucebox_logit_bias *)0)->token),
              _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -3562,7 +3704,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
             _CFFI_OP(_CFFI_OP_NOOP, 1) },
   { "struct_size", offsetof(lucebox_model_info, struct_size),
                    sizeof(((lucebox_model_info *)0)->struct_size),
-                   _CFFI_OP(_CFFI_OP_NOOP, 45) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 48) },
   { "n_vocab", offsetof(lucebox_model_info, n_vocab),
                sizeof(((lucebox_model_info *)0)->n_vocab),
                _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -3589,31 +3731,31 @@ static const struct _cffi_field_s _cffi_fields[] = {
                    _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "mtp_borrows_embedding", offsetof(lucebox_model_info, mtp_borrows_embedding),
                              sizeof(((lucebox_model_info *)0)->mtp_borrows_embedding),
-                             _CFFI_OP(_CFFI_OP_NOOP, 36) },
+                             _CFFI_OP(_CFFI_OP_NOOP, 39) },
   { "mtp_borrows_head", offsetof(lucebox_model_info, mtp_borrows_head),
                         sizeof(((lucebox_model_info *)0)->mtp_borrows_head),
-                        _CFFI_OP(_CFFI_OP_NOOP, 36) },
+                        _CFFI_OP(_CFFI_OP_NOOP, 39) },
   { "n_params", offsetof(lucebox_model_info, n_params),
                 sizeof(((lucebox_model_info *)0)->n_params),
-                _CFFI_OP(_CFFI_OP_NOOP, 209) },
+                _CFFI_OP(_CFFI_OP_NOOP, 219) },
   { "size_bytes", offsetof(lucebox_model_info, size_bytes),
                   sizeof(((lucebox_model_info *)0)->size_bytes),
-                  _CFFI_OP(_CFFI_OP_NOOP, 209) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 219) },
   { "mtp_size_bytes", offsetof(lucebox_model_info, mtp_size_bytes),
                       sizeof(((lucebox_model_info *)0)->mtp_size_bytes),
-                      _CFFI_OP(_CFFI_OP_NOOP, 209) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 219) },
   { "struct_size", offsetof(lucebox_model_params, struct_size),
                    sizeof(((lucebox_model_params *)0)->struct_size),
-                   _CFFI_OP(_CFFI_OP_NOOP, 45) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 48) },
   { "path", offsetof(lucebox_model_params, path),
             sizeof(((lucebox_model_params *)0)->path),
-            _CFFI_OP(_CFFI_OP_NOOP, 27) },
+            _CFFI_OP(_CFFI_OP_NOOP, 30) },
   { "mtp_path", offsetof(lucebox_model_params, mtp_path),
                 sizeof(((lucebox_model_params *)0)->mtp_path),
-                _CFFI_OP(_CFFI_OP_NOOP, 27) },
+                _CFFI_OP(_CFFI_OP_NOOP, 30) },
   { "mtp_in_file", offsetof(lucebox_model_params, mtp_in_file),
                    sizeof(((lucebox_model_params *)0)->mtp_in_file),
-                   _CFFI_OP(_CFFI_OP_NOOP, 36) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 39) },
   { "hidden_norm", offsetof(lucebox_model_params, hidden_norm),
                    sizeof(((lucebox_model_params *)0)->hidden_norm),
                    _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -3622,28 +3764,37 @@ static const struct _cffi_field_s _cffi_fields[] = {
                     _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "device", offsetof(lucebox_model_params, device),
               sizeof(((lucebox_model_params *)0)->device),
-              _CFFI_OP(_CFFI_OP_NOOP, 27) },
+              _CFFI_OP(_CFFI_OP_NOOP, 30) },
   { "use_mmap", offsetof(lucebox_model_params, use_mmap),
                 sizeof(((lucebox_model_params *)0)->use_mmap),
-                _CFFI_OP(_CFFI_OP_NOOP, 36) },
+                _CFFI_OP(_CFFI_OP_NOOP, 39) },
   { "repack", offsetof(lucebox_model_params, repack),
               sizeof(((lucebox_model_params *)0)->repack),
-              _CFFI_OP(_CFFI_OP_NOOP, 36) },
+              _CFFI_OP(_CFFI_OP_NOOP, 39) },
   { "check_tensors", offsetof(lucebox_model_params, check_tensors),
                      sizeof(((lucebox_model_params *)0)->check_tensors),
-                     _CFFI_OP(_CFFI_OP_NOOP, 36) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 39) },
   { "progress", offsetof(lucebox_model_params, progress),
                 sizeof(((lucebox_model_params *)0)->progress),
-                _CFFI_OP(_CFFI_OP_NOOP, 113) },
+                _CFFI_OP(_CFFI_OP_NOOP, 122) },
   { "progress_user_data", offsetof(lucebox_model_params, progress_user_data),
                           sizeof(((lucebox_model_params *)0)->progress_user_data),
                           _CFFI_OP(_CFFI_OP_NOOP, 2) },
+  { "n_drafted", offsetof(lucebox_proposal, n_drafted),
+                 sizeof(((lucebox_proposal *)0)->n_drafted),
+                 _CFFI_OP(_CFFI_OP_NOOP, 6) },
+  { "tokens", offsetof(lucebox_proposal, tokens),
+              sizeof(((lucebox_proposal *)0)->tokens),
+              _CFFI_OP(_CFFI_OP_NOOP, 199) },
+  { "probs", offsetof(lucebox_proposal, probs),
+             sizeof(((lucebox_proposal *)0)->probs),
+             _CFFI_OP(_CFFI_OP_NOOP, 197) },
   { "struct_size", offsetof(lucebox_sampler_params, struct_size),
                    sizeof(((lucebox_sampler_params *)0)->struct_size),
-                   _CFFI_OP(_CFFI_OP_NOOP, 45) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 48) },
   { "seed", offsetof(lucebox_sampler_params, seed),
             sizeof(((lucebox_sampler_params *)0)->seed),
-            _CFFI_OP(_CFFI_OP_NOOP, 208) },
+            _CFFI_OP(_CFFI_OP_NOOP, 218) },
   { "n_prev", offsetof(lucebox_sampler_params, n_prev),
               sizeof(((lucebox_sampler_params *)0)->n_prev),
               _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -3721,70 +3872,73 @@ static const struct _cffi_field_s _cffi_fields[] = {
                    _CFFI_OP(_CFFI_OP_NOOP, 1) },
   { "ignore_eos", offsetof(lucebox_sampler_params, ignore_eos),
                   sizeof(((lucebox_sampler_params *)0)->ignore_eos),
-                  _CFFI_OP(_CFFI_OP_NOOP, 36) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 39) },
   { "samplers", offsetof(lucebox_sampler_params, samplers),
                 sizeof(((lucebox_sampler_params *)0)->samplers),
-                _CFFI_OP(_CFFI_OP_NOOP, 27) },
+                _CFFI_OP(_CFFI_OP_NOOP, 30) },
   { "dry_sequence_breakers", offsetof(lucebox_sampler_params, dry_sequence_breakers),
                              sizeof(((lucebox_sampler_params *)0)->dry_sequence_breakers),
-                             _CFFI_OP(_CFFI_OP_NOOP, 27) },
+                             _CFFI_OP(_CFFI_OP_NOOP, 30) },
   { "grammar", offsetof(lucebox_sampler_params, grammar),
                sizeof(((lucebox_sampler_params *)0)->grammar),
-               _CFFI_OP(_CFFI_OP_NOOP, 27) },
+               _CFFI_OP(_CFFI_OP_NOOP, 30) },
   { "chat_json", offsetof(lucebox_sampler_params, chat_json),
                  sizeof(((lucebox_sampler_params *)0)->chat_json),
-                 _CFFI_OP(_CFFI_OP_NOOP, 27) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 30) },
   { "reasoning_budget_tokens", offsetof(lucebox_sampler_params, reasoning_budget_tokens),
                                sizeof(((lucebox_sampler_params *)0)->reasoning_budget_tokens),
                                _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "logit_bias", offsetof(lucebox_sampler_params, logit_bias),
                   sizeof(((lucebox_sampler_params *)0)->logit_bias),
-                  _CFFI_OP(_CFFI_OP_NOOP, 197) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 206) },
   { "n_logit_bias", offsetof(lucebox_sampler_params, n_logit_bias),
                     sizeof(((lucebox_sampler_params *)0)->n_logit_bias),
-                    _CFFI_OP(_CFFI_OP_NOOP, 45) },
+                    _CFFI_OP(_CFFI_OP_NOOP, 48) },
   { "struct_size", offsetof(lucebox_session_info, struct_size),
                    sizeof(((lucebox_session_info *)0)->struct_size),
-                   _CFFI_OP(_CFFI_OP_NOOP, 45) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 48) },
   { "n_ctx", offsetof(lucebox_session_info, n_ctx),
              sizeof(((lucebox_session_info *)0)->n_ctx),
-             _CFFI_OP(_CFFI_OP_NOOP, 208) },
+             _CFFI_OP(_CFFI_OP_NOOP, 218) },
   { "n_seq", offsetof(lucebox_session_info, n_seq),
              sizeof(((lucebox_session_info *)0)->n_seq),
-             _CFFI_OP(_CFFI_OP_NOOP, 208) },
+             _CFFI_OP(_CFFI_OP_NOOP, 218) },
   { "n_ubatch", offsetof(lucebox_session_info, n_ubatch),
                 sizeof(((lucebox_session_info *)0)->n_ubatch),
-                _CFFI_OP(_CFFI_OP_NOOP, 208) },
+                _CFFI_OP(_CFFI_OP_NOOP, 218) },
   { "max_width", offsetof(lucebox_session_info, max_width),
                  sizeof(((lucebox_session_info *)0)->max_width),
                  _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "n_rs_seq", offsetof(lucebox_session_info, n_rs_seq),
                 sizeof(((lucebox_session_info *)0)->n_rs_seq),
-                _CFFI_OP(_CFFI_OP_NOOP, 208) },
+                _CFFI_OP(_CFFI_OP_NOOP, 218) },
   { "context_bytes", offsetof(lucebox_session_info, context_bytes),
                      sizeof(((lucebox_session_info *)0)->context_bytes),
-                     _CFFI_OP(_CFFI_OP_NOOP, 209) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 219) },
   { "compute_bytes", offsetof(lucebox_session_info, compute_bytes),
                      sizeof(((lucebox_session_info *)0)->compute_bytes),
-                     _CFFI_OP(_CFFI_OP_NOOP, 209) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 219) },
   { "mtp_context_bytes", offsetof(lucebox_session_info, mtp_context_bytes),
                          sizeof(((lucebox_session_info *)0)->mtp_context_bytes),
-                         _CFFI_OP(_CFFI_OP_NOOP, 209) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 219) },
   { "mtp_compute_bytes", offsetof(lucebox_session_info, mtp_compute_bytes),
                          sizeof(((lucebox_session_info *)0)->mtp_compute_bytes),
-                         _CFFI_OP(_CFFI_OP_NOOP, 209) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 219) },
+  { "mtp_kv_in_trunk", offsetof(lucebox_session_info, mtp_kv_in_trunk),
+                       sizeof(((lucebox_session_info *)0)->mtp_kv_in_trunk),
+                       _CFFI_OP(_CFFI_OP_NOOP, 39) },
   { "struct_size", offsetof(lucebox_session_params, struct_size),
                    sizeof(((lucebox_session_params *)0)->struct_size),
-                   _CFFI_OP(_CFFI_OP_NOOP, 45) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 48) },
   { "n_ctx", offsetof(lucebox_session_params, n_ctx),
              sizeof(((lucebox_session_params *)0)->n_ctx),
-             _CFFI_OP(_CFFI_OP_NOOP, 208) },
+             _CFFI_OP(_CFFI_OP_NOOP, 218) },
   { "n_seq", offsetof(lucebox_session_params, n_seq),
              sizeof(((lucebox_session_params *)0)->n_seq),
-             _CFFI_OP(_CFFI_OP_NOOP, 208) },
+             _CFFI_OP(_CFFI_OP_NOOP, 218) },
   { "n_ubatch", offsetof(lucebox_session_params, n_ubatch),
                 sizeof(((lucebox_session_params *)0)->n_ubatch),
-                _CFFI_OP(_CFFI_OP_NOOP, 208) },
+                _CFFI_OP(_CFFI_OP_NOOP, 218) },
   { "n_threads", offsetof(lucebox_session_params, n_threads),
                  sizeof(((lucebox_session_params *)0)->n_threads),
                  _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -3799,68 +3953,74 @@ static const struct _cffi_field_s _cffi_fields[] = {
                   _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "cache_type_k", offsetof(lucebox_session_params, cache_type_k),
                     sizeof(((lucebox_session_params *)0)->cache_type_k),
-                    _CFFI_OP(_CFFI_OP_NOOP, 27) },
+                    _CFFI_OP(_CFFI_OP_NOOP, 30) },
   { "cache_type_v", offsetof(lucebox_session_params, cache_type_v),
                     sizeof(((lucebox_session_params *)0)->cache_type_v),
-                    _CFFI_OP(_CFFI_OP_NOOP, 27) },
+                    _CFFI_OP(_CFFI_OP_NOOP, 30) },
+  { "mtp_kv_in_trunk", offsetof(lucebox_session_params, mtp_kv_in_trunk),
+                       sizeof(((lucebox_session_params *)0)->mtp_kv_in_trunk),
+                       _CFFI_OP(_CFFI_OP_NOOP, 39) },
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "lucebox_cycle_request", 194, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_cycle_request", 203, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_cycle_request), offsetof(struct _cffi_align__lucebox_cycle_request, y), 0, 2 },
-  { "lucebox_cycle_result", 195, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_cycle_result), offsetof(struct _cffi_align__lucebox_cycle_result, y), 2, 7 },
-  { "lucebox_cycle_stats", 196, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_cycle_stats), offsetof(struct _cffi_align__lucebox_cycle_stats, y), 9, 10 },
-  { "lucebox_logit_bias", 198, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_logit_bias), offsetof(struct _cffi_align__lucebox_logit_bias, y), 19, 2 },
-  { "lucebox_model", 199, _CFFI_F_OPAQUE,
+  { "lucebox_cycle_result", 204, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_cycle_result), offsetof(struct _cffi_align__lucebox_cycle_result, y), 2, 8 },
+  { "lucebox_cycle_stats", 205, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_cycle_stats), offsetof(struct _cffi_align__lucebox_cycle_stats, y), 10, 10 },
+  { "lucebox_logit_bias", 207, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_logit_bias), offsetof(struct _cffi_align__lucebox_logit_bias, y), 20, 2 },
+  { "lucebox_model", 208, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "lucebox_model_info", 200, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_model_info), offsetof(struct _cffi_align__lucebox_model_info, y), 21, 14 },
-  { "lucebox_model_params", 201, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_model_params), offsetof(struct _cffi_align__lucebox_model_params, y), 35, 12 },
-  { "lucebox_sampler", 202, _CFFI_F_OPAQUE,
+  { "lucebox_model_info", 209, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_model_info), offsetof(struct _cffi_align__lucebox_model_info, y), 22, 14 },
+  { "lucebox_model_params", 210, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_model_params), offsetof(struct _cffi_align__lucebox_model_params, y), 36, 12 },
+  { "lucebox_proposal", 211, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_proposal), offsetof(struct _cffi_align__lucebox_proposal, y), 48, 3 },
+  { "lucebox_sampler", 212, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "lucebox_sampler_params", 203, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_sampler_params), offsetof(struct _cffi_align__lucebox_sampler_params, y), 47, 35 },
-  { "lucebox_session", 204, _CFFI_F_OPAQUE,
+  { "lucebox_sampler_params", 213, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_sampler_params), offsetof(struct _cffi_align__lucebox_sampler_params, y), 51, 35 },
+  { "lucebox_session", 214, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "lucebox_session_info", 205, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_session_info), offsetof(struct _cffi_align__lucebox_session_info, y), 82, 10 },
-  { "lucebox_session_params", 206, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_session_params), offsetof(struct _cffi_align__lucebox_session_params, y), 92, 10 },
+  { "lucebox_session_info", 215, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_session_info), offsetof(struct _cffi_align__lucebox_session_info, y), 86, 11 },
+  { "lucebox_session_params", 216, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_session_params), offsetof(struct _cffi_align__lucebox_session_params, y), 97, 11 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
-  { "lucebox_finish", 185, _cffi_prim_int(sizeof(enum lucebox_finish), ((enum lucebox_finish)-1) <= 0),
+  { "lucebox_finish", 194, _cffi_prim_int(sizeof(enum lucebox_finish), ((enum lucebox_finish)-1) <= 0),
     "LUCEBOX_FINISH_NONE,LUCEBOX_FINISH_EOG,LUCEBOX_FINISH_LIMIT,LUCEBOX_FINISH_CONTEXT,LUCEBOX_FINISH_FAILED" },
-  { "lucebox_hidden_norm", 186, _cffi_prim_int(sizeof(enum lucebox_hidden_norm), ((enum lucebox_hidden_norm)-1) <= 0),
+  { "lucebox_hidden_norm", 195, _cffi_prim_int(sizeof(enum lucebox_hidden_norm), ((enum lucebox_hidden_norm)-1) <= 0),
     "LUCEBOX_HIDDEN_NORM_FILE,LUCEBOX_HIDDEN_NORM_FULL,LUCEBOX_HIDDEN_NORM_PER_STREAM" },
-  { "lucebox_mtp_source", 187, _cffi_prim_int(sizeof(enum lucebox_mtp_source), ((enum lucebox_mtp_source)-1) <= 0),
+  { "lucebox_mtp_source", 196, _cffi_prim_int(sizeof(enum lucebox_mtp_source), ((enum lucebox_mtp_source)-1) <= 0),
     "LUCEBOX_MTP_NONE,LUCEBOX_MTP_IN_FILE,LUCEBOX_MTP_SIDECAR" },
-  { "lucebox_status", 207, _cffi_prim_int(sizeof(lucebox_status), ((lucebox_status)-1) <= 0),
+  { "lucebox_status", 217, _cffi_prim_int(sizeof(lucebox_status), ((lucebox_status)-1) <= 0),
     "LUCEBOX_OK,LUCEBOX_ERR_ARGUMENT,LUCEBOX_ERR_IO,LUCEBOX_ERR_FORMAT,LUCEBOX_ERR_MISMATCH,LUCEBOX_ERR_MEMORY,"
     "LUCEBOX_ERR_BACKEND,LUCEBOX_ERR_CONTEXT_FULL,LUCEBOX_ERR_CANCELLED,LUCEBOX_ERR_ROLLBACK,LUCEBOX_ERR_DECODE,"
     "LUCEBOX_ERR_STATE,LUCEBOX_ERR_INTERNAL,LUCEBOX_ERR_SAMPLING" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "lucebox_cycle_request", 194 },
-  { "lucebox_cycle_result", 195 },
-  { "lucebox_cycle_stats", 196 },
-  { "lucebox_log_callback", 181 },
-  { "lucebox_logit_bias", 198 },
-  { "lucebox_model", 199 },
-  { "lucebox_model_info", 200 },
-  { "lucebox_model_params", 201 },
-  { "lucebox_progress_callback", 113 },
-  { "lucebox_sampler", 202 },
-  { "lucebox_sampler_params", 203 },
-  { "lucebox_session", 204 },
-  { "lucebox_session_info", 205 },
-  { "lucebox_session_params", 206 },
-  { "lucebox_status", 207 },
+  { "lucebox_cycle_request", 203 },
+  { "lucebox_cycle_result", 204 },
+  { "lucebox_cycle_stats", 205 },
+  { "lucebox_log_callback", 190 },
+  { "lucebox_logit_bias", 207 },
+  { "lucebox_model", 208 },
+  { "lucebox_model_info", 209 },
+  { "lucebox_model_params", 210 },
+  { "lucebox_progress_callback", 122 },
+  { "lucebox_proposal", 211 },
+  { "lucebox_sampler", 212 },
+  { "lucebox_sampler_params", 213 },
+  { "lucebox_session", 214 },
+  { "lucebox_session_info", 215 },
+  { "lucebox_session_params", 216 },
+  { "lucebox_status", 217 },
 };
 
 static const struct _cffi_type_context_s _cffi_type_context = {
@@ -3870,12 +4030,12 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   _cffi_struct_unions,
   _cffi_enums,
   _cffi_typenames,
-  70,  /* num_globals */
-  12,  /* num_struct_unions */
+  72,  /* num_globals */
+  13,  /* num_struct_unions */
   4,  /* num_enums */
-  15,  /* num_typenames */
+  16,  /* num_typenames */
   NULL,  /* no includes */
-  211,  /* num_types */
+  221,  /* num_types */
   1,  /* flags */
 };
 

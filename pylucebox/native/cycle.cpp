@@ -11,17 +11,14 @@ namespace {
 
 // A sequence's part in a cycle.
 struct member {
-    int32_t      seq;
-    seq_state *  state;
-    int32_t      width; // rows in the verify batch
-    int32_t      first_row = 0;
-    draft_chain  drafts;
+    int32_t                seq;
+    seq_state *            state;
+    int32_t                width; // rows in the verify batch
+    int32_t                first_row = 0;
+    lucebox_proposal       drafts    = {};
     lucebox_cycle_result * result;
-    int32_t      max_tokens;
+    int32_t                max_tokens;
 };
-
-// A first draft step takes along up to this many pairs that waited; more are computed before it.
-const size_t MAX_WAITING = 2 * LUCEBOX_MAX_WIDTH;
 
 std::vector<member> collect(lucebox_session & s, const lucebox_cycle_request * requests,
                             lucebox_cycle_result * results) {
@@ -69,24 +66,34 @@ void cap_rows(std::vector<member> & members) {
     }
 }
 
+// Makes the chains so much longer, but none longer than LUCEBOX_MAX_DRAFT or the tokens that the context can take.
+void make_drafts(lucebox_session & s, std::vector<int32_t> n_more, draft_counts & counts) {
+    if (s.abort.load()) {
+        fail(LUCEBOX_ERR_CANCELLED, "drafting was cancelled");
+    }
+    for (size_t seq = 0; seq < n_more.size(); ++seq) {
+        const seq_state & state = s.seqs[seq];
+        const int32_t     room  = state.use_mtp ? (int32_t) s.params.n_ctx - state.n_past : 0;
+        const int32_t     have  = state.use_mtp ? s.drafter->chain((int32_t) seq).n_drafted : 0;
+        n_more[seq]             = std::max(0, std::min({ n_more[seq], LUCEBOX_MAX_DRAFT - have, room - have }));
+    }
+    if (s.drafter) {
+        s.use_threads(s.params.n_threads);
+        s.drafter->extend(n_more, counts);
+    }
+}
+
 void draft(lucebox_session & s, std::vector<member> & members, draft_counts & counts) {
-    std::vector<draft_chain> chains;
+    std::vector<int32_t> n_more(s.seqs.size(), 0);
     for (const member & m : members) {
         if (m.width > 1) {
-            draft_chain chain;
-            chain.seq      = m.seq;
-            chain.n_wanted = m.width - 1;
-            chains.push_back(chain);
+            n_more[(size_t) m.seq] = m.width - 1 - s.drafter->chain(m.seq).n_drafted;
         }
     }
-    if (chains.empty()) {
-        return;
-    }
-    s.drafter->draft(chains, /*keep=*/true, counts);
-    size_t next = 0;
+    make_drafts(s, n_more, counts);
     for (member & m : members) {
-        if (m.width > 1) {
-            m.drafts = chains[next++];
+        if (m.state->use_mtp) {
+            m.drafts = s.drafter->chain(m.seq);
         }
     }
 }
@@ -94,8 +101,11 @@ void draft(lucebox_session & s, std::vector<member> & members, draft_counts & co
 void verify(lucebox_session & s, std::vector<member> & members) {
     s.batch.clear();
     for (member & m : members) {
+        if (m.state->use_mtp && s.writer) {
+            s.drafter->drop(m.seq); // the trunk writes the pair that the chain started from, and those after it
+        }
         m.first_row = s.batch.add(m.state->last, m.state->n_past, m.seq, true);
-        for (int32_t i = 0; i < m.drafts.n_drafted; ++i) {
+        for (int32_t i = 0; i + 1 < m.width; ++i) {
             s.batch.add(m.drafts.tokens[i], m.state->n_past + 1 + i, m.seq, true);
         }
     }
@@ -105,16 +115,16 @@ void verify(lucebox_session & s, std::vector<member> & members) {
 // Rows are sampled in order with the request's own sampler, so its random stream and its penalties see exactly the
 // tokens they would see without drafts; rows behind the first miss are never sampled.
 void sample(lucebox_session & s, member & m) {
-    const llama_vocab *    vocab  = s.model->vocab();
-    lucebox_cycle_result & r      = *m.result;
-    seq_state &            state  = *m.state;
-    const int32_t          n_rows = 1 + m.drafts.n_drafted;
+    const llama_vocab *    vocab = s.model->vocab();
+    lucebox_cycle_result & r     = *m.result;
+    seq_state &            state = *m.state;
 
-    r.n_drafted = m.drafts.n_drafted;
+    r.n_drafted  = m.drafts.n_drafted;
+    r.n_verified = m.width - 1;
     std::copy_n(m.drafts.tokens, r.n_drafted, r.draft_tokens);
     std::copy_n(m.drafts.probs, r.n_drafted, r.draft_probs);
     state.n_rows = 0;
-    for (int32_t i = 0; i < n_rows; ++i) {
+    for (int32_t i = 0; i < m.width; ++i) {
         llama_token token;
         try {
             token = next_token(state, s.ctx.get(), m.first_row + i);
@@ -127,7 +137,7 @@ void sample(lucebox_session & s, member & m) {
         state.rows[state.n_rows++] = m.first_row + i;
         r.tokens[r.n_tokens++]     = token;
 
-        const bool holds = i < m.drafts.n_drafted && m.drafts.tokens[i] == token;
+        const bool holds = i < r.n_verified && m.drafts.tokens[i] == token;
         r.n_accepted += holds;
         if (llama_vocab_is_eog(vocab, token)) {
             r.finish = LUCEBOX_FINISH_EOG;
@@ -146,7 +156,8 @@ void roll_back(lucebox_session & s, const member & m) {
     const int32_t                n_before = state.n_past;
 
     // row i of the batch is the state after the token it holds; it pairs with the token sampled from it
-    if (state.use_mtp) {
+    if (state.use_mtp && !s.writer) {
+        s.drafter->settle(m.seq);
         for (int32_t i = 0; i < r.n_tokens; ++i) {
             s.drafter->feed(m.seq, r.tokens[i], n_before + i,
                             llama_get_embeddings_nextn_ith(s.ctx.get(), m.first_row + i));
@@ -154,11 +165,17 @@ void roll_back(lucebox_session & s, const member & m) {
     }
     state.n_past = n_before + r.n_tokens;
     state.last   = r.tokens[r.n_tokens - 1];
-    if (r.n_tokens < 1 + m.drafts.n_drafted) {
+    if (r.n_tokens < m.width) {
         if (!llama_memory_seq_rm(llama_get_memory(s.ctx.get()), m.seq, state.n_past, -1)) {
             fail(LUCEBOX_ERR_ROLLBACK, "sequence %d cannot go back from %d to %d tokens", m.seq,
-                 n_before + 1 + m.drafts.n_drafted, state.n_past);
+                 n_before + m.width, state.n_past);
         }
+        if (state.use_mtp && s.writer) {
+            s.drafter->forget_from(m.seq, state.n_past - 1);
+        }
+    }
+    if (state.use_mtp && s.writer) {
+        s.feed_newest(m.seq);
     }
     if (m.result->finish == LUCEBOX_FINISH_NONE && (uint32_t) state.n_past >= s.params.n_ctx) {
         m.result->finish = LUCEBOX_FINISH_CONTEXT;
@@ -166,8 +183,8 @@ void roll_back(lucebox_session & s, const member & m) {
 }
 
 void run_cycle(lucebox_session & s, std::vector<member> & members, lucebox_cycle_stats & stats) {
-    draft_counts  counts;
-    const int64_t start = ggml_time_us();
+    draft_counts  counts = std::exchange(s.proposed, {});
+    const int64_t start  = ggml_time_us();
     s.use_threads(s.params.n_threads); // a verify step is a decode step, however many rows it has
 
     bool any_mtp = false;
@@ -175,8 +192,7 @@ void run_cycle(lucebox_session & s, std::vector<member> & members, lucebox_cycle
         if (m.state->use_mtp) {
             any_mtp = true;
             // who does not draft lets pairs pile up: they cost least in one wide batch, and nothing if it stays so
-            const size_t limit = m.width > 1 ? MAX_WAITING : s.params.n_ubatch;
-            if (s.drafter->waiting(m.seq).tokens.size() > limit) {
+            if (s.drafter->waiting(m.seq).tokens.size() > s.params.n_ubatch) {
                 s.drafter->catch_up(m.seq, counts);
             }
         }
@@ -201,7 +217,7 @@ void run_cycle(lucebox_session & s, std::vector<member> & members, lucebox_cycle
     }
     const int64_t done = ggml_time_us();
 
-    stats.draft_us          = drafted - start;
+    stats.draft_us          = counts.time_us + drafted - start;
     stats.verify_us         = verified - drafted;
     stats.sample_us         = sampled - verified;
     stats.rollback_us       = done - sampled;
@@ -239,6 +255,43 @@ lucebox_status lucebox_session_cycle(lucebox_session * session, const lucebox_cy
     });
 }
 
+lucebox_status lucebox_session_propose(lucebox_session * session, const int32_t * n_more, lucebox_proposal * out,
+                                       int64_t * out_draft_us) {
+    return guarded([&] {
+        needed(n_more, "n_more");
+        needed(out, "out");
+        const std::vector<int32_t> wanted(n_more, n_more + needed(session, "session").seqs.size());
+        for (size_t seq = 0; seq < wanted.size(); ++seq) {
+            if (wanted[seq] < 0 || wanted[seq] > LUCEBOX_MAX_DRAFT) {
+                fail(LUCEBOX_ERR_ARGUMENT, "n_more of sequence %zu is %d; it must be 0..%d", seq, wanted[seq],
+                     LUCEBOX_MAX_DRAFT);
+            }
+            if (wanted[seq] > 0) {
+                session->ready((int32_t) seq);
+            }
+        }
+        const int64_t start = ggml_time_us();
+        try {
+            make_drafts(*session, wanted, session->proposed);
+        } catch (...) {
+            for (size_t seq = 0; seq < wanted.size(); ++seq) {
+                if (wanted[seq] > 0) {
+                    session->seqs[seq].phase = seq_phase::failed;
+                }
+            }
+            throw;
+        }
+        const int64_t took_us = ggml_time_us() - start;
+        session->proposed.time_us += took_us;
+        if (out_draft_us != nullptr) {
+            *out_draft_us = took_us;
+        }
+        for (size_t seq = 0; seq < wanted.size(); ++seq) {
+            out[seq] = session->drafter ? session->drafter->chain((int32_t) seq) : lucebox_proposal{};
+        }
+    });
+}
+
 lucebox_status lucebox_session_draft(lucebox_session * session, int32_t seq, int32_t n, int32_t * tokens,
                                      float * probs) {
     return guarded([&] {
@@ -252,20 +305,19 @@ lucebox_status lucebox_session_draft(lucebox_session * session, int32_t seq, int
             fail(LUCEBOX_ERR_ARGUMENT, "%d drafts after %d tokens do not fit; at most %d, within n_ctx %u", n,
                  state.n_past, LUCEBOX_MAX_DRAFT, session->params.n_ctx);
         }
-        std::vector<draft_chain> chains(1);
-        draft_counts             ignored;
-        chains[0].seq      = seq;
-        chains[0].n_wanted = n;
+        std::vector<int32_t> n_more(session->seqs.size(), 0);
+        draft_counts         ignored;
+        n_more[(size_t) seq] = n;
         try {
-            if (session->drafter->waiting(seq).tokens.size() > MAX_WAITING) {
-                session->drafter->catch_up(seq, ignored);
-            }
-            session->drafter->draft(chains, /*keep=*/false, ignored);
+            session->drafter->drop(seq);
+            make_drafts(*session, n_more, ignored);
+            const lucebox_proposal found = session->drafter->chain(seq);
+            std::copy_n(found.tokens, n, tokens);
+            std::copy_n(found.probs, n, probs);
+            session->drafter->drop(seq);
         } catch (...) {
             state.phase = seq_phase::failed;
             throw;
         }
-        std::copy_n(chains[0].tokens, n, tokens);
-        std::copy_n(chains[0].probs, n, probs);
     });
 }

@@ -239,6 +239,7 @@ typedef struct lucebox_session_params {
     int32_t      flash_attn;      /* -1 automatic, 0 off, 1 on                                          */
     const char * cache_type_k;    /* ggml type name, "f16" by default                                   */
     const char * cache_type_v;
+    bool         mtp_kv_in_trunk; /* the trunk's graph writes the K/V of the MTP block, where it can    */
 } lucebox_session_params;
 
 typedef struct lucebox_session_info {
@@ -252,6 +253,7 @@ typedef struct lucebox_session_info {
     uint64_t compute_bytes;
     uint64_t mtp_context_bytes;
     uint64_t mtp_compute_bytes;
+    bool     mtp_kv_in_trunk; /* in force: prompts take no pass of the MTP block */
 } lucebox_session_info;
 
 enum lucebox_finish {
@@ -262,24 +264,33 @@ enum lucebox_finish {
     LUCEBOX_FINISH_FAILED  = 4  /* no next token could be chosen: clear the sequence */
 };
 
+/* The drafts of a sequence that wait for its next cycle, first to last. */
+typedef struct lucebox_proposal {
+    int32_t n_drafted;
+    int32_t tokens[LUCEBOX_MAX_DRAFT];
+    float   probs[LUCEBOX_MAX_DRAFT]; /* top-1 probability over the whole draft vocabulary */
+} lucebox_proposal;
+
 /* What one sequence wants of a cycle. */
 typedef struct lucebox_cycle_request {
-    int32_t width;      /* 0: leave this sequence out; 1: no drafts; 2..max_width: width - 1 drafts */
-    int32_t max_tokens; /* stop after this many new tokens; at least 1                              */
+    int32_t width;      /* 0: leave this sequence out; 1: verify no drafts; 2..max_width: verify width - 1 drafts */
+    int32_t max_tokens; /* stop after this many new tokens; at least 1                                            */
 } lucebox_cycle_request;
 
 /* What one sequence got. Token i was sampled from row i of the verify batch. */
 typedef struct lucebox_cycle_result {
     int32_t n_tokens;   /* new tokens, 1..width (or 0, if it failed); the last one is not in the context yet */
-    int32_t n_drafted;
-    int32_t n_accepted; /* drafts that equal the token sampled at their place           */
+    int32_t n_drafted;  /* all drafts of the cycle; those behind the first n_verified were not verified      */
+    int32_t n_verified; /* the width the sequence got, less one                                              */
+    int32_t n_accepted; /* verified drafts that equal the token sampled at their place                       */
     int32_t finish;     /* enum lucebox_finish */
     int32_t tokens[LUCEBOX_MAX_WIDTH];
     int32_t draft_tokens[LUCEBOX_MAX_DRAFT];
-    float   draft_probs[LUCEBOX_MAX_DRAFT]; /* top-1 probability over the whole draft vocabulary */
+    float   draft_probs[LUCEBOX_MAX_DRAFT]; /* as in lucebox_proposal */
 } lucebox_cycle_result;
 
-/* Times of one call, over all its sequences. */
+/* Times of one cycle, over all its sequences. What concerns drafts includes the lucebox_session_propose() calls since
+ * the last cycle. */
 typedef struct lucebox_cycle_stats {
     size_t  struct_size;
     int64_t draft_us;
@@ -299,6 +310,9 @@ LUCEBOX_API lucebox_status lucebox_session_open(lucebox_model * model, const luc
 LUCEBOX_API void           lucebox_session_close(lucebox_session * session);
 LUCEBOX_API lucebox_status lucebox_session_get_info(const lucebox_session * session, lucebox_session_info * info);
 
+/* Why the MTP block reads prompts in a pass of its own; empty if it does not, or there is none. */
+LUCEBOX_API const char * lucebox_session_own_pass_reason(const lucebox_session * session);
+
 /* Forget a sequence. Always allowed; also takes a sequence out of the failed state. */
 LUCEBOX_API lucebox_status lucebox_session_clear(lucebox_session * session, int32_t seq);
 
@@ -311,18 +325,29 @@ LUCEBOX_API lucebox_status lucebox_session_prefill(lucebox_session * session, in
                                                    lucebox_progress_callback progress, void * user_data,
                                                    int32_t * out_token, int32_t * out_finish);
 
+/* Make n_more[i] further drafts, 0..LUCEBOX_MAX_DRAFT, behind those of sequence i that wait for its next cycle.
+ * `n_more` and `out` have n_seq entries; every entry of `out` receives all drafts that wait. There are never more than
+ * LUCEBOX_MAX_DRAFT, nor more than tokens that the context can still take, and none in a sequence prefilled without
+ * MTP: what is asked beyond that is left out. What waits changes the speed of later cycles, never their tokens. It is
+ * dropped by lucebox_session_clear(), _force(), _draft(), _state_save() and _state_load() of the sequence.
+ * `out_draft_us`, which may be NULL, receives the time. On failure the sequences that were to draft must be cleared. */
+LUCEBOX_API lucebox_status lucebox_session_propose(lucebox_session * session, const int32_t * n_more,
+                                                   lucebox_proposal * out, int64_t * out_draft_us);
+
 /* One cycle: draft, verify, sample row by row while the drafts hold, roll back.
  * `requests` and `results` have n_seq entries. A width is cut to max_tokens, to the cells left, and, widest first,
  * until all widths together are at most LUCEBOX_MAX_WIDTH: up to that many rows the back ends give each row the
- * bits it has alone. On failure the sequences that took part must be cleared. A sequence whose sampler fails ends
- * with LUCEBOX_FINISH_FAILED and costs the others nothing. */
+ * bits it has alone. The drafts that wait are verified first to last and the missing ones made; those that wait beyond
+ * the width are reported, but neither verified nor kept. On failure the sequences that took part must be cleared. A
+ * sequence whose sampler fails ends with LUCEBOX_FINISH_FAILED and costs the others nothing. */
 LUCEBOX_API lucebox_status lucebox_session_cycle(lucebox_session * session, const lucebox_cycle_request * requests,
                                                  lucebox_cycle_result * results, lucebox_cycle_stats * stats);
 
 /* Why the sequence ended with LUCEBOX_FINISH_FAILED; empty if it did not. Valid until the sequence is cleared. */
 LUCEBOX_API const char * lucebox_session_failure(const lucebox_session * session, int32_t seq);
 
-/* Draft `n` tokens after the sequence's last token and forget them again. For traces and tests. */
+/* Draft `n` tokens after the sequence's last token and forget them again, as well as what was proposed. For traces and
+ * tests. */
 LUCEBOX_API lucebox_status lucebox_session_draft(lucebox_session * session, int32_t seq, int32_t n, int32_t * tokens,
                                                  float * probs);
 
@@ -336,14 +361,16 @@ LUCEBOX_API const float * lucebox_session_logits(const lucebox_session * session
 /* Tokens of the sequence that are in the context. */
 LUCEBOX_API int32_t lucebox_session_n_past(const lucebox_session * session, int32_t seq);
 
-/* All state of a sequence between cycles: caches, recurrent states, MTP state, last token. Not the sampler. */
+/* All state of a sequence between cycles: caches, recurrent states, MTP state, last token. Not the sampler, and no
+ * drafts: those that wait are dropped. */
 LUCEBOX_API lucebox_status lucebox_session_state_save(lucebox_session * session, int32_t seq, void * bytes,
                                                       size_t capacity, size_t * out_bytes);
 /* The sequence continues from the saved state with `sampler`, which the session takes over. */
 LUCEBOX_API lucebox_status lucebox_session_state_load(lucebox_session * session, int32_t seq, const void * bytes,
                                                       size_t n_bytes, lucebox_sampler * sampler);
 
-/* From any thread: make the running or next prefill or cycle return LUCEBOX_ERR_CANCELLED. Holds until reset. */
+/* From any thread: make the running or next prefill, proposal or cycle return LUCEBOX_ERR_CANCELLED. Holds until
+ * reset. */
 LUCEBOX_API void lucebox_session_abort(lucebox_session * session);
 LUCEBOX_API void lucebox_session_abort_reset(lucebox_session * session);
 

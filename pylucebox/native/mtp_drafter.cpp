@@ -6,6 +6,9 @@
 
 namespace lucebox {
 
+// A first draft step takes along up to this many pairs that waited; more are computed before it.
+static const size_t MAX_WAITING = 2 * LUCEBOX_MAX_WIDTH;
+
 mtp_drafter::mtp_drafter(llama_context_ptr context, uint32_t n_seq, const model_files & files) :
     files(files),
     ctx(std::move(context)),
@@ -23,15 +26,24 @@ void mtp_drafter::clear(int32_t seq) {
 }
 
 void mtp_drafter::feed(int32_t seq, llama_token next, llama_pos pos, const float * hidden) {
-    sequence & s = waiting(seq);
+    sequence & s = sequences[(size_t) seq];
     s.tokens.push_back(next);
     s.positions.push_back(pos);
     s.hidden.insert(s.hidden.end(), hidden, hidden + width);
 }
 
+void mtp_drafter::feed_only(int32_t seq, llama_token next, llama_pos pos, const float * hidden) {
+    sequence & s = sequences[(size_t) seq];
+    s.tokens.clear();
+    s.positions.clear();
+    s.hidden.clear();
+    feed(seq, next, pos, hidden);
+}
+
 void mtp_drafter::force(int32_t seq, llama_token next) {
-    if (!waiting(seq).tokens.empty()) {
-        waiting(seq).tokens.back() = next;
+    std::vector<llama_token> & tokens = sequences[(size_t) seq].tokens;
+    if (!tokens.empty()) {
+        tokens.back() = next;
     }
 }
 
@@ -60,7 +72,7 @@ void mtp_drafter::run(draft_counts & counts) {
 }
 
 void mtp_drafter::catch_up(int32_t seq, draft_counts & counts) {
-    sequence & s = waiting(seq);
+    sequence & s = sequences[(size_t) seq];
     if (s.tokens.size() < 2) {
         return;
     }
@@ -73,25 +85,34 @@ void mtp_drafter::catch_up(int32_t seq, draft_counts & counts) {
         }
         run(counts);
     }
-    s.tokens.erase(s.tokens.begin(), s.tokens.begin() + (ptrdiff_t) n_old);
-    s.positions.erase(s.positions.begin(), s.positions.begin() + (ptrdiff_t) n_old);
-    s.hidden.erase(s.hidden.begin(), s.hidden.begin() + (ptrdiff_t) (n_old * width));
+    keep_newest(s);
+}
+
+void mtp_drafter::keep_newest(sequence & s) const {
+    s.tokens    = { s.tokens.back() };
+    s.positions = { s.positions.back() };
+    s.hidden.erase(s.hidden.begin(), s.hidden.end() - (ptrdiff_t) width);
 }
 
 // Greedy choice, and its softmax probability over all logits: 1 / sum(exp(logit - max)).
-void mtp_drafter::pick(int32_t row, draft_chain & chain) const {
+void mtp_drafter::pick(int32_t row, sequence & s) const {
     const float * logits = llama_get_logits_ith(ctx.get(), row);
-    if (logits == nullptr) {
-        fail(LUCEBOX_ERR_INTERNAL, "the MTP block gave no logits for row %d", row);
+    const float * hidden = llama_get_embeddings_nextn_ith(ctx.get(), row);
+    if (logits == nullptr || hidden == nullptr) {
+        fail(LUCEBOX_ERR_INTERNAL, "the MTP block gave no logits or no state for row %d", row);
     }
     const int32_t best = (int32_t) (std::max_element(logits, logits + n_vocab) - logits);
     float         sum  = 0.0f;
     for (int32_t i = 0; i < n_vocab; ++i) {
         sum += std::exp(logits[i] - logits[best]);
     }
-    chain.tokens[chain.n_drafted] = best;
-    chain.probs[chain.n_drafted]  = 1.0f / sum;
-    chain.n_drafted += 1;
+    if (s.chain.n_drafted == 0) {
+        keep_newest(s); // those before it were computed along with it
+    }
+    s.chain.tokens[s.chain.n_drafted] = best;
+    s.chain.probs[s.chain.n_drafted]  = 1.0f / sum;
+    s.chain.n_drafted += 1;
+    s.chain_hidden.assign(hidden, hidden + width);
 }
 
 void mtp_drafter::forget_from(int32_t seq, llama_pos pos) {
@@ -100,61 +121,63 @@ void mtp_drafter::forget_from(int32_t seq, llama_pos pos) {
     }
 }
 
-void mtp_drafter::draft(std::vector<draft_chain> & chains, bool keep, draft_counts & counts) {
-    batch.clear();
-    rows.assign(chains.size(), -1);
-    chained.resize(chains.size() * width);
-    for (size_t c = 0; c < chains.size(); ++c) {
-        sequence & s        = waiting(chains[c].seq);
-        chains[c].n_drafted = 0;
+// Adds what the next draft of a sequence is read from, and returns its row.
+int32_t mtp_drafter::add_next(int32_t seq) {
+    sequence & s = sequences[(size_t) seq];
+    if (s.chain.n_drafted > 0) {
+        add_row(seq, s.chain.tokens[s.chain.n_drafted - 1], s.positions.back() + s.chain.n_drafted,
+                s.chain_hidden.data(), true);
+    } else {
         for (size_t i = 0; i < s.tokens.size(); ++i) {
-            add_row(chains[c].seq, s.tokens[i], s.positions[i], s.hidden.data() + i * width, i + 1 == s.tokens.size());
+            add_row(seq, s.tokens[i], s.positions[i], s.hidden.data() + i * width, i + 1 == s.tokens.size());
         }
-        rows[c] = batch.size() - 1;
     }
+    return batch.size() - 1;
+}
 
-    for (int32_t step = 1;; ++step) {
-        run(counts);
-        bool more = false;
-        for (size_t c = 0; c < chains.size(); ++c) {
-            if (rows[c] < 0) {
-                continue;
-            }
-            pick(rows[c], chains[c]);
-            if (chains[c].n_drafted < chains[c].n_wanted) {
-                std::memcpy(chained.data() + c * width, llama_get_embeddings_nextn_ith(ctx.get(), rows[c]),
-                            width * sizeof(float));
-                more = true;
-            } else {
-                rows[c] = -1;
-            }
+void mtp_drafter::extend(const std::vector<int32_t> & n_more, draft_counts & counts) {
+    int32_t n_steps = 0;
+    for (size_t seq = 0; seq < n_more.size(); ++seq) {
+        n_steps = std::max(n_steps, n_more[seq]);
+        if (n_more[seq] > 0 && sequences[seq].tokens.size() > MAX_WAITING) {
+            catch_up((int32_t) seq, counts);
         }
-        if (!more) {
-            break;
-        }
+    }
+    for (int32_t step = 0; step < n_steps; ++step) {
         batch.clear();
-        for (size_t c = 0; c < chains.size(); ++c) {
-            if (rows[c] >= 0) {
-                const llama_pos newest = waiting(chains[c].seq).positions.back();
-                rows[c]                = batch.size();
-                add_row(chains[c].seq, chains[c].tokens[chains[c].n_drafted - 1], newest + step,
-                        chained.data() + c * width, true);
+        rows.assign(n_more.size(), -1);
+        for (size_t seq = 0; seq < n_more.size(); ++seq) {
+            if (step < n_more[seq]) {
+                rows[seq] = add_next((int32_t) seq);
+            }
+        }
+        run(counts);
+        for (size_t seq = 0; seq < n_more.size(); ++seq) {
+            if (rows[seq] >= 0) {
+                pick(rows[seq], sequences[seq]);
             }
         }
     }
+}
 
-    // rows past the newest pair came from the block's own state, not from the trunk's: they must not stay
-    for (draft_chain & chain : chains) {
-        sequence & s = waiting(chain.seq);
-        if (keep) {
-            if (chain.n_drafted > 1) {
-                forget_from(chain.seq, s.positions.back() + 1);
-            }
-            s = {};
-        } else {
-            forget_from(chain.seq, s.positions.back());
-            s = { { s.tokens.back() }, { s.positions.back() }, { s.hidden.end() - (ptrdiff_t) width, s.hidden.end() } };
-        }
+void mtp_drafter::settle(int32_t seq) {
+    sequence & s = sequences[(size_t) seq];
+    if (s.chain.n_drafted > 1) {
+        forget_from(seq, s.positions.back() + 1);
+    }
+    if (s.chain.n_drafted > 0) {
+        s.chain.n_drafted = 0;
+        s.tokens.clear();
+        s.positions.clear();
+        s.hidden.clear();
+    }
+}
+
+void mtp_drafter::drop(int32_t seq) {
+    sequence & s = sequences[(size_t) seq];
+    if (s.chain.n_drafted > 0) {
+        forget_from(seq, s.positions.back());
+        s.chain.n_drafted = 0;
     }
 }
 

@@ -4,6 +4,10 @@
 // the cache of the block, at position p, as the reference implementation places it. Pairs that the trunk has
 // produced but no draft has needed yet wait here; the next draft runs them in the launch of its first step, so
 // catching up costs no launch of its own, and rejected rows are never computed.
+//
+// A chain starts from the newest pair and may be extended any number of times. Its drafts after the first come from
+// the block's own state, so what they leave in the cache goes with the chain: when it was verified (`settle`), or when
+// something else is to happen to the sequence (`drop`).
 #pragma once
 
 #include "internal.h"
@@ -12,15 +16,9 @@
 
 namespace lucebox {
 
-struct draft_chain {
-    int32_t seq      = 0;
-    int32_t n_wanted = 0; // 1..LUCEBOX_MAX_DRAFT
-    int32_t n_drafted = 0;
-    int32_t tokens[LUCEBOX_MAX_DRAFT];
-    float   probs[LUCEBOX_MAX_DRAFT]; // top-1 probability over the whole draft vocabulary
-};
-
+// What drafting cost.
 struct draft_counts {
+    int64_t time_us     = 0;
     int32_t n_rows      = 0;
     int32_t n_steps     = 0;
     bool    graph_built = false;
@@ -33,34 +31,50 @@ class mtp_drafter {
 
     void clear(int32_t seq);
 
-    // The trunk's state `hidden` after position `pos`, and the token that follows it.
+    // The trunk's state `hidden` after position `pos`, and the token that follows it. There must be no chain.
     void feed(int32_t seq, llama_token next, llama_pos pos, const float * hidden);
 
-    // Replace the token of the newest pair, which has not been computed.
+    // The same, in place of all pairs that wait: the block's cache has got them.
+    void feed_only(int32_t seq, llama_token next, llama_pos pos, const float * hidden);
+
+    // Takes the rows from `pos` on out of the block's cache.
+    void forget_from(int32_t seq, llama_pos pos);
+
+    // Replaces the token of the newest pair, which was not computed. There must be no chain.
     void force(int32_t seq, llama_token next);
 
     // Computes all pairs that wait but the newest.
     void catch_up(int32_t seq, draft_counts & counts);
 
-    // Fills in the chains. With `keep` the newest pair of each counts as computed; otherwise it waits again.
-    void draft(std::vector<draft_chain> & chains, bool keep, draft_counts & counts);
+    // Makes the chain of each sequence n_more[seq] drafts longer; none may become longer than LUCEBOX_MAX_DRAFT.
+    void extend(const std::vector<int32_t> & n_more, draft_counts & counts);
+
+    const lucebox_proposal & chain(int32_t seq) const { return sequences[(size_t) seq].chain; }
+
+    // Ends the chain; the pair it started from stays computed. Does nothing without one.
+    void settle(int32_t seq);
+
+    // Ends the chain; the pair it started from waits again. Does nothing without one.
+    void drop(int32_t seq);
 
     llama_context * context() const { return ctx.get(); }
 
     struct sequence {
-        std::vector<llama_token> tokens; // pairs that wait, oldest first
+        std::vector<llama_token> tokens; // pairs that wait, oldest first; with a chain, the pair it started from
         std::vector<llama_pos>   positions;
         std::vector<float>       hidden;
+        lucebox_proposal         chain = {};
+        std::vector<float>       chain_hidden; // the block's state behind the last draft
     };
 
-    sequence &       waiting(int32_t seq) { return sequences[(size_t) seq]; }
     const sequence & waiting(int32_t seq) const { return sequences[(size_t) seq]; }
 
   private:
-    void add_row(int32_t seq, llama_token token, llama_pos pos, float * hidden, bool output);
-    void run(draft_counts & counts);
-    void pick(int32_t row, draft_chain & chain) const;
-    void forget_from(int32_t seq, llama_pos pos);
+    void    add_row(int32_t seq, llama_token token, llama_pos pos, float * hidden, bool output);
+    int32_t add_next(int32_t seq);
+    void    run(draft_counts & counts);
+    void    pick(int32_t row, sequence & s) const;
+    void    keep_newest(sequence & s) const;
 
     const model_files &   files;
     llama_context_ptr     ctx;
@@ -68,8 +82,7 @@ class mtp_drafter {
     const size_t          width;   // floats of a hidden state
     const int32_t         n_vocab;
     std::vector<sequence> sequences;
-    std::vector<int32_t>  rows;    // batch row of each chain's newest token
-    std::vector<float>    chained; // hidden states that the chains feed back
+    std::vector<int32_t>  rows; // of the batch, from which each sequence's next draft is read; -1: none
 };
 
 } // namespace lucebox

@@ -107,6 +107,11 @@ std::unique_ptr<lucebox_session> open_session(lucebox_model * model, const luceb
         mtp.n_batch = std::max(mtp.n_batch, s->params.n_seq * 3 * LUCEBOX_MAX_WIDTH);
         s->drafter  = std::make_unique<mtp_drafter>(
             make_context(s->model->mtp_model(), mtp, "context of the MTP block"), s->params.n_seq, s->model->files);
+        if (s->params.mtp_kv_in_trunk) {
+            s->writer = make_mtp_writer(s->ctx.get(), s->drafter->context(), s->why_no_writer);
+        } else {
+            s->why_no_writer = "it was not asked for";
+        }
     }
     return s;
 }
@@ -137,7 +142,7 @@ void prefill_chunk(lucebox_session & s, int32_t seq, const int32_t * tokens, siz
         s.batch.add(tokens[i], (llama_pos) i, seq, i + 1 == n_tokens);
     }
     s.run_trunk();
-    if (!s.at(seq).use_mtp) {
+    if (!s.at(seq).use_mtp || s.writer) {
         return;
     }
     for (size_t i = begin; i < end && i + 1 < n_tokens; ++i) {
@@ -152,6 +157,9 @@ void prefill(lucebox_session & s, int32_t seq, const int32_t * tokens, size_t n_
              lucebox_progress_callback progress, void * user_data) {
     seq_state & state = s.at(seq);
     s.want_wide_state(state.use_mtp);
+    if (s.writer) {
+        s.writer->enable(seq, state.use_mtp);
+    }
     s.use_threads(s.params.n_threads_batch);
 
     // The last token runs alone. With MTP the trunk's last layer computes every row, without it only the rows that
@@ -173,7 +181,9 @@ void prefill(lucebox_session & s, int32_t seq, const int32_t * tokens, size_t n_
     state.n_past  = (int32_t) n_tokens;
     state.n_rows  = 1;
     state.rows[0] = 0;
-    if (state.use_mtp) {
+    if (state.use_mtp && s.writer) {
+        s.feed_newest(seq);
+    } else if (state.use_mtp) {
         s.drafter->feed(seq, state.last, (llama_pos) n_head, llama_get_embeddings_nextn_ith(s.ctx.get(), 0));
     }
     state.phase = seq_phase::ready;
@@ -223,13 +233,26 @@ void lucebox_session::clear(int32_t seq) {
     if (drafter) {
         drafter->clear(seq);
     }
+    if (writer) {
+        writer->enable(seq, false);
+    }
     state = {};
+}
+
+void lucebox_session::feed_newest(int32_t seq) {
+    const seq_state & state = at(seq);
+    newest.resize((size_t) hidden_width(model->trunk.get()));
+    if (!writer->get_hidden(seq, state.n_past - 1, newest.data())) {
+        fail(LUCEBOX_ERR_INTERNAL, "the model's state after token %d of sequence %d is not at hand", state.n_past - 1, seq);
+    }
+    drafter->feed_only(seq, state.last, state.n_past - 1, newest.data());
 }
 
 void lucebox_session::want_wide_state(bool want) {
     for (const seq_state & state : seqs) {
         want = want || (state.phase == seq_phase::ready && state.use_mtp);
     }
+    want = want && !writer;
     if (want != wide_state) {
         llama_set_embeddings_nextn(ctx.get(), want, /*masked=*/false);
         wide_state = want;
@@ -282,6 +305,7 @@ void lucebox_session_params_init(lucebox_session_params * params) {
     params->n_threads_batch = 1;
     params->max_width       = 1;
     params->flash_attn      = -1;
+    params->mtp_kv_in_trunk = true;
     params->cache_type_k    = "f16";
     params->cache_type_v    = "f16";
 }
@@ -318,8 +342,16 @@ lucebox_status lucebox_session_get_info(const lucebox_session * session, lucebox
                 found.mtp_compute_bytes += entry.second.compute;
             }
         }
+        if (session->writer) {
+            found.mtp_kv_in_trunk = true;
+            found.mtp_context_bytes += session->writer->n_bytes();
+        }
         give_result(info, found);
     });
+}
+
+const char * lucebox_session_own_pass_reason(const lucebox_session * session) {
+    return session != nullptr ? session->why_no_writer.c_str() : "";
 }
 
 lucebox_status lucebox_session_clear(lucebox_session * session, int32_t seq) {
@@ -362,6 +394,7 @@ lucebox_status lucebox_session_force(lucebox_session * session, int32_t seq, int
         }
         state.last = token;
         if (state.use_mtp) {
+            session->drafter->drop(seq); // it goes on from the token that is replaced
             session->drafter->force(seq, token);
         }
     });

@@ -3,6 +3,7 @@
 
 #include "internal.h"
 #include "mtp_drafter.h"
+#include "mtp_writer.h"
 
 #include <atomic>
 #include <vector>
@@ -37,16 +38,23 @@ struct lucebox_session {
     std::atomic<bool>                     abort{ false };
     llama_context_ptr                     ctx;
     std::unique_ptr<lucebox::mtp_drafter> drafter; // null when max_width is 1
+    std::unique_ptr<lucebox::mtp_writer>  writer;  // null when the block reads prompts in a pass of its own
+    std::string                           why_no_writer;
+    std::vector<float>                    newest; // state of the newest pair, on its way to the drafter
     common_batch                          batch;
     std::vector<lucebox::seq_state>       seqs;
     bool                                  wide_state = false; // the trunk hands out its wide state
     int32_t                               n_wide_threads = 0; // of batches with several tokens, as last set
+    lucebox::draft_counts                 proposed; // cost of the drafts made since the last cycle
 
     lucebox::seq_state & at(int32_t seq);
     const lucebox::seq_state & at(int32_t seq) const;
     lucebox::seq_state & ready(int32_t seq);
 
     void clear(int32_t seq);
+
+    // The trunk's graph has computed all pairs but the newest, which waits for the next draft.
+    void feed_newest(int32_t seq);
 
     // The trunk hands out its wide state only while a sequence uses it.
     void want_wide_state(bool want);

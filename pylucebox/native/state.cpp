@@ -97,6 +97,7 @@ state_header make_header(lucebox_session & s, int32_t seq) {
     h.n_vocab               = (uint32_t) s.model->n_vocab();
     h.trunk_bytes           = llama_state_seq_get_size(s.ctx.get(), seq);
     if (state.use_mtp) {
+        s.drafter->drop(seq); // drafts are no part of the state
         h.n_waiting = (uint32_t) s.drafter->waiting(seq).tokens.size();
         h.mtp_bytes = llama_state_seq_get_size(s.drafter->context(), seq);
     }
@@ -156,6 +157,22 @@ void load_waiting(lucebox_session & s, int32_t seq, const state_header & h, read
     }
 }
 
+// A session whose trunk's graph writes for the block has one pair waiting, and its state at hand for the next pass. One
+// without may have saved more.
+void resume_writing(lucebox_session & s, int32_t seq, const state_header & h) {
+    s.writer->enable(seq, h.use_mtp != 0);
+    if (h.use_mtp == 0) {
+        return;
+    }
+    const auto & waiting = s.drafter->waiting(seq);
+    if (waiting.positions.empty() || waiting.positions.back() != h.n_past - 1) {
+        fail(LUCEBOX_ERR_ARGUMENT, "the saved state is damaged: it lacks the pair of its last token");
+    }
+    draft_counts ignored;
+    s.drafter->catch_up(seq, ignored);
+    s.writer->set_hidden(seq, h.n_past - 1, waiting.hidden.data());
+}
+
 } // namespace
 
 } // namespace lucebox
@@ -209,6 +226,9 @@ lucebox_status lucebox_session_state_load(lucebox_session * session, int32_t seq
             set_state(session->ctx.get(), in, h.trunk_bytes, seq);
             if (h.mtp_bytes > 0) {
                 set_state(session->drafter->context(), in, h.mtp_bytes, seq);
+            }
+            if (session->writer) {
+                resume_writing(*session, seq, h);
             }
         } catch (...) {
             session->clear(seq);

@@ -102,7 +102,7 @@ def decode(session: NativeSession, widths: Sequence[int]) -> list[Trace]:
         for result in results:
             trace = traces[result.seq]
             trace.rows += [(token, _digest(session, result.seq, row)) for row, token in enumerate(result.tokens)]
-            trace.n_held.add((1 + result.n_drafted, result.n_accepted))
+            trace.n_held.add((1 + result.n_verified, result.n_accepted))
     for seq, (width, trace) in enumerate(zip(widths, traces, strict=True)):
         if width:
             trace.state = trunk_state(session.state_save(seq))

@@ -345,7 +345,7 @@ int32_t odd_seq(fuzzed & data) {
 void call_session(fuzzed & data, texts & text, world & w) {
     lucebox_session * session = rarely(data) ? nullptr : data.ConsumeBool() ? w.session : w.plain;
     const int32_t     seq     = odd_seq(data);
-    switch (data.ConsumeIntegralInRange<int>(0, 13)) {
+    switch (data.ConsumeIntegralInRange<int>(0, 14)) {
         case 0:
         case 1:
         case 2: {
@@ -377,7 +377,8 @@ void call_session(fuzzed & data, texts & text, world & w) {
                                                                                  results, rarely(data) ? nullptr : &stats));
             for (uint32_t i = 0; status == LUCEBOX_OK && i < N_SEQ; ++i) {
                 if (results[i].n_tokens < 0 || results[i].n_tokens > LUCEBOX_MAX_WIDTH ||
-                    results[i].n_accepted > results[i].n_drafted || lucebox_session_n_past(session, (int32_t) i) > N_CTX) {
+                    results[i].n_accepted > results[i].n_verified || results[i].n_verified > results[i].n_drafted ||
+                    lucebox_session_n_past(session, (int32_t) i) > N_CTX) {
                     stop("cycle", "impossible result");
                 }
             }
@@ -413,7 +414,23 @@ void call_session(fuzzed & data, texts & text, world & w) {
                                                              rarely(data) ? nullptr : open_sampler(data, text, w)));
             break;
         }
-        case 12: lucebox_session_abort(session); break;
+        case 12: {
+            int32_t          n_more[N_SEQ];
+            lucebox_proposal out[N_SEQ];
+            for (int32_t & n : n_more) {
+                n = rarely(data) ? (int32_t) odd(data) : data.ConsumeIntegralInRange<int32_t>(0, LUCEBOX_MAX_DRAFT);
+            }
+            int64_t             draft_us = 0;
+            const lucebox_status status  = checked("propose", lucebox_session_propose(session, rarely(data) ? nullptr : n_more,
+                                                                                     rarely(data) ? nullptr : out, &draft_us));
+            for (uint32_t i = 0; status == LUCEBOX_OK && i < N_SEQ; ++i) {
+                if (out[i].n_drafted < 0 || out[i].n_drafted > LUCEBOX_MAX_DRAFT) {
+                    stop("propose", "impossible result");
+                }
+            }
+            break;
+        }
+        case 13: lucebox_session_abort(session); break;
         default: {
             lucebox_session_abort_reset(session);
             lucebox_session_info info = {};

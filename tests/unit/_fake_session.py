@@ -1,7 +1,8 @@
 """A session without a model: it says a given reply and drafts it right where it is told to.
 
 Cycles follow the rules of the native ones: widths are cut to the tokens wanted, the cells left and eight rows in all;
-drafts are accepted while they equal the reply; end token, limit and a full context end a cycle.
+drafts are accepted while they equal the reply; end token, limit and a full context end a cycle. What is proposed waits
+for the next cycle, which verifies as much of it as its width allows.
 """
 
 from __future__ import annotations
@@ -30,13 +31,16 @@ from pylucebox._session import (
     FINISH_NONE,
     Ask,
     CycleTimes,
+    MoreDrafts,
     Progress,
+    Proposal,
     SeqCycle,
 )
 
 EOG = 256
 N_VOCAB = 257
 MAX_ROWS = 8
+MAX_DRAFT = 7
 WRONG = 0  # a draft that never holds: replies must not contain it
 STUCK = 1  # in a reply: here the sampler can choose no token
 NO_TOKEN = "the grammar allows no token"
@@ -65,6 +69,7 @@ class _Sequence:
     use_mtp: bool
     n_said: int = 1
     rows: list[int] = field(default_factory=list)
+    drafts: list[int] = field(default_factory=list)
     failed: bool = False
 
 
@@ -78,7 +83,7 @@ class FakeSession:
     holds
         Whether the draft of the n-th token of a reply is right; the first one comes from prefill and has none.
     on_call
-        Called with ``"prefill"`` or ``"cycle"`` at the start of each such call.
+        Called with ``"prefill"``, ``"propose"`` or ``"cycle"`` at the start of each such call.
     """
 
     def __init__(
@@ -95,10 +100,12 @@ class FakeSession:
         self.n_seq = n_seq
         self.max_width = max_width
         self.asked: list[tuple[Ask, ...]] = []
+        self.proposed: list[tuple[MoreDrafts, ...]] = []
         self.samplers: list[FakeSampler] = []
         self.cleared: list[int] = []
         self._reply = (lambda _prompt: reply) if isinstance(reply, bytes) else reply
         self._holds = holds
+        self._prob = 0.5
         self._on_call = on_call
         self._sequences: dict[int, _Sequence] = {}
         self._aborted = False
@@ -133,6 +140,30 @@ class FakeSession:
         self._sequences[seq] = _Sequence(reply, len(tokens), use_mtp, rows=reply[:1])
         return reply[0], self._finish(self._sequences[seq], reply[0], FINISH_NONE)
 
+    def propose(self, asks: Sequence[MoreDrafts]) -> tuple[list[Proposal], int]:
+        self._enter("propose")
+        self.proposed.append(tuple(asks))
+        if self._aborted:
+            for ask in asks:
+                self._sequences[ask.seq].failed = True
+            raise CancelledError("drafting was cancelled")
+        proposals = []
+        for ask in asks:
+            sequence = self._sequences[ask.seq]
+            assert 0 <= ask.n_more <= MAX_DRAFT
+            assert not sequence.failed
+            self._draft(sequence, len(sequence.drafts) + ask.n_more)
+            probs = (self._prob,) * len(sequence.drafts)
+            proposals.append(Proposal(ask.seq, tuple(sequence.drafts), probs))
+        return proposals, 10
+
+    def _draft(self, sequence: _Sequence, n_wanted: int) -> None:
+        n_wanted = min(n_wanted, MAX_DRAFT, self.n_ctx - sequence.n_past) if sequence.use_mtp else 0
+        while len(sequence.drafts) < n_wanted:
+            at = sequence.n_said + len(sequence.drafts)
+            right = at < len(sequence.reply) and self._holds(at)
+            sequence.drafts.append(sequence.reply[at] if right else WRONG)
+
     def cycle(self, asks: Sequence[Ask]) -> tuple[list[SeqCycle], CycleTimes]:
         self._enter("cycle")
         self.asked.append(tuple(asks))
@@ -161,11 +192,8 @@ class FakeSession:
 
     def _cycle(self, ask: Ask, width: int) -> SeqCycle:
         sequence = self._sequences[ask.seq]
-        drafts = []
-        for ahead in range(width - 1):
-            at = sequence.n_said + ahead
-            right = at < len(sequence.reply) and self._holds(at)
-            drafts.append(sequence.reply[at] if right else WRONG)
+        self._draft(sequence, width - 1)
+        drafts, sequence.drafts = sequence.drafts, []
         tokens: list[int] = []
         n_accepted = 0
         finish = FINISH_NONE
@@ -177,7 +205,7 @@ class FakeSession:
                 break
             sequence.n_said += 1
             tokens.append(token)
-            held = row < len(drafts) and drafts[row] == token
+            held = row < width - 1 and drafts[row] == token
             n_accepted += held
             if token == EOG:
                 finish = FINISH_EOG
@@ -189,7 +217,8 @@ class FakeSession:
         sequence.rows = tokens
         if finish != FINISH_FAILED:
             finish = self._finish(sequence, tokens[-1], finish)
-        return SeqCycle(ask.seq, tuple(tokens), len(drafts), n_accepted, finish, (0.5,) * len(drafts))
+        probs = (self._prob,) * len(drafts)
+        return SeqCycle(ask.seq, tuple(tokens), len(drafts), n_accepted, finish, probs, width - 1, tuple(drafts))
 
     def _finish(self, sequence: _Sequence, last: int, finish: int) -> int:
         if last == EOG:

@@ -121,6 +121,7 @@ def test_there_are_as_many_cases_as_promised() -> None:
     assert {expected[0] for _, _, expected, _ in CASES} == set(SpecReason) - {
         SpecReason.NO_MTP_IN_FILE,  # of a file that was looked at; the model's verdict is then that there is no sidecar
         SpecReason.NOT_CHOSEN,
+        SpecReason.NOT_WORTH_IT,  # of a request
     }
 
 

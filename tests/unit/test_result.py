@@ -65,6 +65,7 @@ def test_step_with_cycle_goes_to_json() -> None:
     cycle = CycleInfo(
         width=4,
         n_drafted=3,
+        n_verified=3,
         n_accepted=1,
         draft_probs=(0.9, 0.5, 0.1),
         draft_us=10,

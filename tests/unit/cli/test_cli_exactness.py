@@ -68,7 +68,7 @@ class Faulty(FakeSession):
         self._has_residue |= self._residue_of_this_cycle
         results, times = super().cycle(asks)
         self._n_rows = times.n_rows
-        self._residue_of_this_cycle = len(results[0].tokens) <= results[0].n_drafted
+        self._residue_of_this_cycle = len(results[0].tokens) <= results[0].n_verified
         if self._fault == "sampler" and len(results[0].tokens) > 1:
             first, *others = results[0].tokens
             results[0] = results[0]._replace(tokens=(first, *(token + 1 for token in others)))

@@ -1,0 +1,134 @@
+"""A width policy at work for one sequence: what it chooses, checked, in the numbers that a session takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+from pylucebox._errors import InvalidArgumentError
+from pylucebox._session import CycleTimes, SeqCycle
+from pylucebox._stats import MAX_DRAFT
+from pylucebox.width import CycleContext, CycleObservation, DraftPolicy, WidthPolicy, check_choice
+
+__all__ = ["PolicyDriver"]
+
+
+class PolicyDriver:
+    """Asks a policy before each cycle of a sequence, and tells it afterwards.
+
+    Parameters
+    ----------
+    policy
+        Chooses the widths. A `DraftPolicy` is asked for plans, any other for a width alone.
+    seq
+        The sequence.
+    n_ctx, max_width
+        Of the session.
+
+    Attributes
+    ----------
+    width
+        Rows to verify in the next cycle.
+    n_first
+        Further drafts to make before that cycle; 0 when the cycle can make all it needs itself.
+    """
+
+    def __init__(self, policy: WidthPolicy, seq: int, n_ctx: int, max_width: int) -> None:
+        self.width = 1
+        self.n_first = 0
+        self._policy = policy
+        self._drafts: DraftPolicy | None = policy if isinstance(policy, DraftPolicy) else None
+        self._seq = seq
+        self._n_ctx = n_ctx
+        self._max_width = max_width
+        self._widest = 1
+        self._room = 0
+        self._n_active = 1
+        self._asks = False
+
+    def reason_against(self, prompt_tokens: int, max_tokens: int) -> str | None:
+        """Return why a request of this size should do without MTP, or None."""
+        return None if self._drafts is None else self._drafts.worth_drafting(prompt_tokens, max_tokens)
+
+    def choose(self, n_past: int, n_left: int, n_active: int) -> None:
+        """Let the policy choose `width` and `n_first`.
+
+        Parameters
+        ----------
+        n_past
+            Tokens of the sequence in the context.
+        n_left
+            Tokens it may still produce.
+        n_active
+            Sequences that take part in the cycle.
+
+        Raises
+        ------
+        InvalidArgumentError
+            What it chose is impossible.
+        """
+        self._room = self._n_ctx - n_past
+        self._n_active = n_active
+        widest = self._widest = min(self._max_width, n_left, self._room)
+        context = CycleContext(self._seq, n_past, n_left, widest, n_active)
+        if self._drafts is None:
+            width = self._policy.choose(self._seq, context)
+            # the ordinary case costs no call, here and below
+            self.width = width if type(width) is int and 1 <= width <= widest else check_choice(width, widest)
+            return
+        width, n_draft, self._asks = self._drafts.plan(self._seq, context)
+        self.width = width if type(width) is int and 1 <= width <= widest else check_choice(width, widest)
+        if type(n_draft) is not int or not self.width - 1 <= n_draft <= MAX_DRAFT:
+            n_draft = _check_drafts(n_draft, self.width - 1)
+        n_draft = min(n_draft, self._room)  # no token can come behind that
+        self.n_first = n_draft if self._asks or n_draft >= self.width else 0
+
+    def consider(self, probs: Sequence[float]) -> None:
+        """Show the policy the drafts made so far, if it asked for that, and let it choose again.
+
+        Raises
+        ------
+        InvalidArgumentError
+            What it chose is impossible.
+        """
+        self.n_first = 0
+        if self._drafts is None or not self._asks:
+            return
+        width, n_more = self._drafts.decide(self._seq, probs)
+        self.width = width if type(width) is int and 1 <= width <= self._widest else check_choice(width, self._widest)
+        if type(n_more) is not int or not 0 <= n_more <= MAX_DRAFT:
+            n_more = _check_drafts(n_more, 0)
+        # without room for one more it would be shown the same drafts for ever
+        self.n_first = min(n_more, min(MAX_DRAFT, self._room) - len(probs))
+
+    def observe(self, result: SeqCycle, times: CycleTimes) -> None:
+        """Tell the policy what came of its choice."""
+        seq, tokens, n_drafted, n_accepted, _, draft_probs, n_verified, draft_tokens = result
+        draft_us, verify_us, _, rollback_us, n_rows, _, _, graph_built, draft_graph_built = times
+        observation = CycleObservation(
+            seq,
+            n_verified + 1,
+            n_drafted,
+            n_accepted,
+            draft_probs,
+            draft_us,
+            verify_us,
+            rollback_us,
+            n_rows,
+            graph_built,
+            n_verified,
+            draft_tokens,
+            tokens,
+            self._n_active,
+            draft_graph_built,
+        )
+        self._policy.observe(seq, observation)
+
+
+def _check_drafts(n_drafts: Any, fewest: int) -> int:
+    number = -1 if isinstance(n_drafts, bool) or not isinstance(n_drafts, Integral) else int(n_drafts)
+    if not fewest <= number <= MAX_DRAFT:
+        allowed = f"a policy that asks for {fewest} to {MAX_DRAFT} drafts here"
+        raise InvalidArgumentError(argument="width_policy", value=n_drafts, allowed=allowed)
+    return number
