@@ -16,6 +16,7 @@ The builtin in brackets is a second base, so ordinary handlers such as ``except 
     │  ├─ SidecarMismatchError (ValueError)     .field .model_value .sidecar_value
     │  └─ TraceFormatError (ValueError)
     ├─ WriteError (OSError)                     .path
+    ├─ ListenError (OSError)                    .address
     ├─ DecodeError
     │  ├─ ContextFullError                      .n_ctx .n_needed
     │  ├─ CancelledError
@@ -52,6 +53,7 @@ __all__ = [
     "DecodeError",
     "InvalidArgumentError",
     "LibraryNotFoundError",
+    "ListenError",
     "LoadError",
     "LuceboxError",
     "ModelFormatError",
@@ -385,6 +387,20 @@ class WriteError(LuceboxError, OSError):
         super().__init__(f"cannot write {self.path!r}", seen=seen, advice=advice, native_log=native_log)
         self.errno = None
         self.filename = self.path
+
+
+class ListenError(LuceboxError, OSError):
+    """A server cannot listen on an address.
+
+    Attributes
+    ----------
+    address
+        The address.
+    """
+
+    def __init__(self, *, address: str, seen: str, advice: str | None = None, native_log: Iterable[str] = ()) -> None:
+        self.address = address
+        super().__init__(f"cannot listen on {address!r}", seen=seen, advice=advice, native_log=native_log)
 
 
 class DecodeError(LuceboxError):

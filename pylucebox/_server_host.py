@@ -1,7 +1,7 @@
 """Run upstream's llama-server in this process: ``python -m pylucebox._server_host ARGUMENTS OF llama-server``.
 
 It is the patched server of this build, with every flag that llama-server has. The process must be made for it: the
-server takes over signals and log, and what it asserts ends the process.
+server takes over signals and log, and what it asserts ends the process. `lucebox-serve` does so with a supervisor.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pylucebox import _ffi
 from pylucebox._build import find_native_dir
 from pylucebox._errors import LibraryNotFoundError
 
-__all__ = ["PROGRAM_NAME", "host_server", "main"]
+__all__ = ["PROGRAM_NAME", "host_server", "load_library", "main"]
 
 PROGRAM_NAME = "llama-server"
 """What the server calls itself in its help and its messages."""
@@ -41,18 +41,27 @@ def host_server(arguments: Sequence[str | bytes]) -> int:
     BuildMismatchError
         The library belongs to another build than the Python files.
     """
-    _ffi.native()  # loads the back ends from the package; the server would look for them beside the Python executable
-    entry = _load()
+    entry = load_library().lucebox_server_main
     call = [os.fsencode(argument) for argument in (PROGRAM_NAME, *arguments)]
     argv = (ctypes.c_char_p * (len(call) + 1))(*call, None)
     return int(entry(len(call), argv))
 
 
-def _load() -> ctypes._NamedFuncPointer:
-    libraries = find_native_dir() / "lib"
-    path = _library_path(libraries)
+def load_library() -> ctypes.CDLL:
+    """Return liblucebox-server, with the back ends of the package loaded and `lucebox_server_main` declared.
+
+    Raises
+    ------
+    LibraryNotFoundError
+        The native library or its server part is missing.
+    BuildMismatchError
+        The library belongs to another build than the Python files.
+    """
+    path = _library_path(find_native_dir() / "lib")
+    _ffi.native()  # loads the back ends from the package; the server would look for them beside the Python executable
     try:
-        entry = ctypes.CDLL(str(path)).lucebox_server_main
+        library = ctypes.CDLL(str(path))
+        entry = library.lucebox_server_main
     except (OSError, AttributeError) as error:
         raise LibraryNotFoundError(
             "cannot load the server",
@@ -62,7 +71,7 @@ def _load() -> ctypes._NamedFuncPointer:
         ) from error
     entry.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)]
     entry.restype = ctypes.c_int
-    return entry
+    return library
 
 
 def _library_path(directory: Path) -> Path:

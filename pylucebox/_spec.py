@@ -50,6 +50,9 @@ class SpecReason(str, Enum):
     CONTEXT_FAILED = "context-failed"
     """The MTP block was loaded, but its context could not be made, usually for lack of memory."""
 
+    UNSUPPORTED_MODE = "unsupported-mode"
+    """The server serves something beside which drafts are not made: embeddings, rankings, images."""
+
     def __str__(self) -> str:
         """Return the code itself, as `enum.StrEnum` of later Pythons does."""
         return str(self.value)

@@ -1,24 +1,22 @@
-// liblucebox-server: upstream's server behind one C function, for a process of its own. A library apart from liblucebox,
-// so that the engine does not load an HTTP stack.
+// liblucebox-server: upstream's server behind C functions, for a process of its own. A library apart from liblucebox, so
+// that the engine does not load an HTTP stack.
+#include "server.h"
+#include "server_policy.h"
+
+#include "server-http.h"
+
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
+#include <thread>
+#include <vector>
 
-#if defined(_WIN32)
-#    define LUCEBOX_SERVER_API __declspec(dllexport)
-#else
-#    define LUCEBOX_SERVER_API __attribute__((visibility("default")))
-#endif
+// no header of upstream declares them
+int  llama_server(int argc, char ** argv);
+void llama_server_terminate();
 
-// no header of upstream declares it
-int llama_server(int argc, char ** argv);
-
-extern "C" {
-
-// Runs llama-server with the arguments of its command line until it is told to stop, and returns its exit code. It sets
-// up the process's signals and log, and what it asserts ends the process: at most once in a process made for it.
-LUCEBOX_SERVER_API int lucebox_server_main(int argc, char ** argv);
-
-int lucebox_server_main(int argc, char ** argv) {
+static int run(int argc, char ** argv) {
     try {
         return llama_server(argc, argv);
     } catch (const std::exception & e) {
@@ -27,5 +25,33 @@ int lucebox_server_main(int argc, char ** argv) {
         std::fprintf(stderr, "llama-server: an exception of unknown type\n");
     }
     return 1;
+}
+
+extern "C" {
+
+int lucebox_server_main(int argc, char ** argv) {
+    const int code = run(argc, argv);
+    // A policy that hangs may hold the lock that every return to Python needs.
+    if (!lucebox::policy_mailbox().close()) {
+        std::fprintf(stderr, "llama-server: the width policy does not end; the process ends without it\n");
+        std::fflush(nullptr);
+        std::_Exit(code);
+    }
+    return code;
+}
+
+void lucebox_server_use_sockets(const int32_t * sockets, int32_t n) {
+    server_http_use_sockets(std::vector<int>(sockets, sockets + n));
+}
+
+int32_t lucebox_server_drain(int32_t timeout_ms) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+    int32_t n_running = server_http_drain();
+    while (n_running > 0 && std::chrono::steady_clock::now() < until) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        n_running = server_http_drain();
+    }
+    llama_server_terminate();
+    return n_running;
 }
 }

@@ -1,8 +1,9 @@
-"""A server in a child process, and the few requests that tests send it."""
+"""Servers in child processes, and the few requests that tests send them."""
 
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import socket
@@ -11,7 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -42,6 +43,8 @@ class ServerDied(AssertionError):  # noqa: N818 - it is what a failed test shows
 class Server:
     """The package's llama-server on a free port of the loopback interface; a context manager.
 
+    What `call` returns is run; subclasses run something else.
+
     Parameters
     ----------
     model
@@ -57,24 +60,30 @@ class Server:
         It ended before it listened.
     """
 
-    def __init__(self, model: Path, log: Path, *arguments: str | Path) -> None:
+    def __init__(self, model: Path, log: Path, *arguments: str | Path, wait: bool = True) -> None:
         self.log = log
         with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        self._url = f"http://127.0.0.1:{port}"
-        call = [sys.executable, "-m", "pylucebox._server_host", "-m", model, "--host", "127.0.0.1", "--port", str(port)]
+            self.port: int = free.getsockname()[1]
+        self._url = f"http://127.0.0.1:{self.port}"
+        call = [*self.call(), "-m", model, "--host", "127.0.0.1", "--port", str(self.port)]
         call += ["--threads", "1", "--threads-batch", "1", "--no-warmup", "--offline", *arguments]
         with log.open("wb") as out:
             self.process = subprocess.Popen(
                 call, env=server_environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=out
             )
-        try:
-            self._wait()
-        except BaseException:
-            self.close()
-            raise
+        if wait:
+            try:
+                self.wait()
+            except BaseException:
+                self.close()
+                raise
 
-    def _wait(self) -> None:
+    def call(self) -> list[str]:
+        """Return the command, without the arguments of llama-server."""
+        return [sys.executable, "-m", "pylucebox._server_host"]
+
+    def wait(self) -> None:
+        """Wait until it is ready."""
         until = time.monotonic() + _START_S
         while True:
             if self.process.poll() is not None:
@@ -130,6 +139,37 @@ class Server:
     ) -> None:
         exit_code = self.close()
         assert error is not None or exit_code == 0, self.log_text()[-3000:]
+
+
+class Serve(Server):
+    """`lucebox-serve`."""
+
+    def call(self) -> list[str]:
+        """Return the command."""
+        return [sys.executable, "-m", "pylucebox.serve.main"]
+
+    def worker(self) -> int:
+        """Return the process that serves."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text("ascii").split()
+        return int(children[0])
+
+    def connect(self) -> http.client.HTTPConnection:
+        """Return a connection of one's own."""
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=_REQUEST_S)
+
+    def send(self, path: str, body: bytes, **headers: str) -> tuple[int, bytes]:
+        """Send bytes and return status and body, whatever they are."""
+        with contextlib.closing(self.connect()) as link:
+            link.request("POST", path, body, {"Content-Type": "application/json", **headers})
+            reply = link.getresponse()
+            return reply.status, reply.read()
+
+    def stream(self, path: str, **body: Any) -> Iterator[dict[str, Any]]:
+        """Send a request and yield the events of its stream; one that breaks off is an error."""
+        with self._open(path, json.dumps({**body, "stream": True}).encode()) as reply:
+            for line in reply:
+                if line.startswith(b"data: ") and line.strip() != b"data: [DONE]":
+                    yield json.loads(line[6:])
 
 
 StartServer = Callable[..., Server]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from pylucebox._errors import LibraryNotFoundError
 # Let the tests import their helper module, whichever import mode pytest runs in.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from _server import Server, StartServer
+from _server import Serve, Server, StartServer
 
 DEMO_DIR = Path(pylucebox.__file__).parent / "demo_model"
 
@@ -53,6 +53,27 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
         if key not in running:
             log = tmp_path_factory.mktemp("server") / "log"
             running[key] = Server(model, log, *map(str, arguments))
+        return running[key]
+
+    yield one
+    for server in running.values():
+        with server:
+            pass
+
+
+StartServe = Callable[..., Serve]
+"""``serve(model, *arguments)``: a `lucebox-serve`, started once for its arguments, stopped when the module is over."""
+
+
+@pytest.fixture(scope="module")
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServe]:
+    """Start `lucebox-serve`, each once for its arguments, and see that all end in good order."""
+    running: dict[tuple[object, ...], Serve] = {}
+
+    def one(model: Path, *arguments: object) -> Serve:
+        key = (model, *arguments)
+        if key not in running:
+            running[key] = Serve(model, tmp_path_factory.mktemp("serve") / "log", *map(str, arguments))
         return running[key]
 
     yield one

@@ -1,0 +1,99 @@
+// The C functions of liblucebox-server: upstream's server, and the mailbox through which a policy outside of its process's
+// threads answers it. pylucebox/serve/_native.py declares them for ctypes; keep the two alike.
+#pragma once
+
+#include <stdint.h>
+
+#if defined(_WIN32)
+#    define LUCEBOX_SERVER_API __declspec(dllexport)
+#else
+#    define LUCEBOX_SERVER_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Runs llama-server with the arguments of its command line until it is told to stop, and returns its exit code. It sets
+// up the process's signals and log, and what it asserts ends the process: at most once in a process made for it.
+LUCEBOX_SERVER_API int lucebox_server_main(int argc, char ** argv);
+
+// Accept on these sockets, which listen already, one for each address in order. Before lucebox_server_main.
+LUCEBOX_SERVER_API void lucebox_server_use_sockets(const int32_t * sockets, int32_t n);
+
+// From any thread: refuse new requests, wait until those that run are answered, or `timeout_ms`, and end the server.
+// Returns how many were not answered.
+LUCEBOX_SERVER_API int32_t lucebox_server_drain(int32_t timeout_ms);
+
+// ---- the policy's mailbox ------------------------------------------------------------------------------------------
+
+#define LUCEBOX_SERVER_MAX_SLOTS 8 // that take part in a pass with drafts: a pass has at most that many rows
+#define LUCEBOX_SERVER_MAX_DRAFT 7
+
+typedef struct lucebox_server_policy_params {
+    const char * spec_json;    // SpecState as JSON: requested, effective, reason_code, reason
+    const char * policy_name;  // for people; NULL: nobody calls lucebox_server_policy_next
+    int32_t      verify_width; // 0: the policy decides; else the width of every pass
+    int32_t      max_width;    // 1 to 8
+    int32_t      require;      // not 0: without a drafter the server does not start
+    int64_t      limit_us;     // without an answer for so long there are no drafts
+} lucebox_server_policy_params;
+
+enum lucebox_server_event_kind {
+    LUCEBOX_SERVER_CLOSED = 0, // the last one
+    LUCEBOX_SERVER_LOADED = 1, // the model is there: n_slots, n_draft_max
+    LUCEBOX_SERVER_BEGIN  = 2, // slots[0] begins a reply, n_prompt tokens long its prompt; answered with the next pass
+    LUCEBOX_SERVER_REPORT = 3, // what the pass was; answered with the next pass
+    LUCEBOX_SERVER_TRIM   = 4, // the drafts of the slots that asked; answered with their width
+};
+
+typedef struct lucebox_server_slot {
+    int32_t slot;
+    // the pass that was
+    int32_t width;
+    int32_t n_drafted;
+    int32_t n_accepted;
+    int32_t n_tokens;
+    // what is known of the next one
+    int32_t n_past;
+    int32_t n_left; // tokens it may still produce, -1: no limit
+    int32_t max_width;
+    // the answer: rows to verify, drafts to make, and whether to ask before they are verified
+    int32_t next_width;
+    int32_t next_n_draft;
+    int32_t next_ask;
+    // the pass that was
+    int32_t drafts[LUCEBOX_SERVER_MAX_DRAFT];
+    float   probs[LUCEBOX_SERVER_MAX_DRAFT];
+    int32_t tokens[LUCEBOX_SERVER_MAX_DRAFT + 1];
+} lucebox_server_slot;
+
+typedef struct lucebox_server_event {
+    int64_t ticket; // counts the events
+    int64_t draft_us;
+    int64_t verify_us;
+    int32_t kind;
+    int32_t n_active; // slots that take part in the pass
+    int32_t n_rows;
+    int32_t graph_built;
+    int32_t with_prompt;
+    int32_t n_draft_max;
+    int32_t n_slots; // entries of `slots`; for LOADED the slots of the server
+    lucebox_server_slot slots[LUCEBOX_SERVER_MAX_SLOTS];
+} lucebox_server_event;
+
+// Before lucebox_server_main, once.
+LUCEBOX_SERVER_API void lucebox_server_policy_init(const lucebox_server_policy_params * params);
+
+// Waits for the next event, on the policy's own thread.
+LUCEBOX_SERVER_API void lucebox_server_policy_next(lucebox_server_event * out);
+
+// The answer: the same event with what is asked for filled in.
+LUCEBOX_SERVER_API void lucebox_server_policy_answer(const lucebox_server_event * event);
+
+// The policy is given up; the server goes on without it.
+LUCEBOX_SERVER_API void lucebox_server_policy_give_up(const char * reason);
+
+#ifdef __cplusplus
+}
+#endif

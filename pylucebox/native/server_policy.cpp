@@ -1,0 +1,452 @@
+#include "server_policy.h"
+
+#include "json.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <sstream>
+
+namespace lucebox {
+
+namespace {
+
+using json  = common_json;
+using clock = std::chrono::steady_clock;
+
+constexpr int32_t MAX_ROWS  = LUCEBOX_SERVER_MAX_DRAFT + 1; // up to that many the back ends give each row the bits it has alone
+constexpr size_t  MAX_QUEUE = 256;                          // events that a policy may be behind
+constexpr int64_t GIVE_UP   = 20;                           // limits without an answer before the policy is given up
+constexpr int64_t MIN_WAIT_US = 100;                        // shorter waits take longer than they say
+constexpr int64_t MAX_WAIT_US = 2000;
+constexpr auto    CLOSING   = std::chrono::milliseconds(500);
+
+const char * const ACTIVE        = "active";
+const char * const OFF_REQUESTED = "off-requested";
+const char * const POLICY_FAILED = "policy-failed";
+
+// Adds the time of a scope.
+class stopwatch {
+  public:
+    explicit stopwatch(std::atomic<int64_t> & total_ns) : total_ns(total_ns), start(clock::now()) {}
+    ~stopwatch() { total_ns += std::chrono::duration_cast<std::chrono::nanoseconds>(clock::now() - start).count(); }
+
+  private:
+    std::atomic<int64_t> &  total_ns;
+    const clock::time_point start;
+};
+
+template <typename Values, typename T> int32_t copy_some(const Values & from, T * to, int32_t n_max) {
+    const int32_t n = std::min<int32_t>(from.size(), n_max);
+    std::copy_n(from.begin(), n, to);
+    return n;
+}
+
+} // namespace
+
+mailbox & policy_mailbox() {
+    static mailbox * box = new mailbox; // never destroyed: threads of the server may outlive static objects
+    return *box;
+}
+
+void mailbox::init(const lucebox_server_policy_params & params) {
+    const json spec = json::parse(params.spec_json);
+    requested    = spec.at("requested").get<bool>();
+    effective    = spec.at("effective").get<bool>();
+    reason_code  = spec.at("reason_code").get<std::string>();
+    reason       = spec.at("reason").get<std::string>();
+    has_policy   = params.policy_name != nullptr;
+    name         = has_policy ? params.policy_name : "fixed";
+    verify_width = params.verify_width;
+    max_width    = std::clamp<int32_t>(params.max_width, 1, MAX_ROWS);
+    require      = params.require != 0;
+    limit_us     = params.limit_us;
+    server_set_draft_policy(this);
+}
+
+// ---- the policy's thread -------------------------------------------------------------------------------------------
+
+void mailbox::next(lucebox_server_event & out) {
+    std::unique_lock<std::mutex> lock(mutex);
+    posted.wait(lock, [this] { return closing || !queue.empty(); });
+    if (closing) {
+        closed   = true;
+        out      = {};
+        out.kind = LUCEBOX_SERVER_CLOSED;
+        answered.notify_all();
+        return;
+    }
+    out = queue.front();
+    queue.pop_front();
+}
+
+void mailbox::answer(const lucebox_server_event & event) {
+    {
+        std::lock_guard<std::mutex> lock(mutex);
+        done        = event.ticket;
+        answered_at = clock::now();
+        if (event.kind == LUCEBOX_SERVER_TRIM) {
+            trimmed = event;
+        } else if (event.kind != LUCEBOX_SERVER_LOADED) {
+            for (int32_t i = 0; i < event.n_slots; ++i) {
+                const auto & entry = event.slots[i];
+                auto &       slot  = slots.at(entry.slot);
+                if (event.ticket >= slot.first) {
+                    slot.known        = event.ticket;
+                    slot.next_width   = entry.next_width;
+                    slot.next_n_draft = entry.next_n_draft;
+                    slot.next_ask     = entry.next_ask != 0;
+                }
+            }
+        }
+    }
+    answered.notify_all();
+}
+
+void mailbox::give_up(const std::string & text) {
+    {
+        std::lock_guard<std::mutex> lock(mutex);
+        give_up_locked(text);
+        closed = true; // its thread has ended
+    }
+    answered.notify_all();
+}
+
+void mailbox::give_up_locked(const std::string & text) {
+    if (failure.empty()) {
+        failure = text.empty() ? "no reason given" : text;
+        std::fprintf(stderr, "lucebox: the width policy is given up, no drafts from now on: %s\n", failure.c_str());
+    }
+    queue.clear();
+}
+
+bool mailbox::close() {
+    std::unique_lock<std::mutex> lock(mutex);
+    closing = true;
+    posted.notify_all();
+    return !has_policy || answered.wait_for(lock, CLOSING, [this] { return closed; });
+}
+
+// ---- the slots' thread ---------------------------------------------------------------------------------------------
+
+bool mailbox::post(lucebox_server_event & event) {
+    if (queue.size() >= MAX_QUEUE) {
+        give_up_locked("it is " + std::to_string(MAX_QUEUE) + " events behind");
+    }
+    if (!asks_policy()) {
+        return false;
+    }
+    if (done == ticket) {
+        answered_at = clock::now();
+    }
+    event.ticket = ++ticket;
+    queue.push_back(event);
+    return true;
+}
+
+// With the lock given back first, so that the thread that wakes does not run into it.
+void mailbox::wake_policy(std::unique_lock<std::mutex> & lock) {
+    lock.unlock();
+    posted.notify_one();
+}
+
+bool mailbox::is_late() {
+    const int64_t silent_us = done == ticket ? 0 : std::chrono::duration_cast<std::chrono::microseconds>(clock::now() - answered_at).count();
+    const bool    late      = silent_us > limit_us;
+    n_late += late && !was_late;
+    was_late = late;
+    if (silent_us > GIVE_UP * limit_us) {
+        give_up_locked("it has not answered for " + std::to_string(silent_us / 1000) + " ms");
+    }
+    return late;
+}
+
+int64_t mailbox::patience_us() const {
+    return std::min(pass_us / 50, MAX_WAIT_US);
+}
+
+bool mailbox::loaded(int32_t n_slots, int32_t n_draft_max) {
+    std::unique_lock<std::mutex> lock(mutex);
+    slots.resize(n_slots);
+    if (effective && n_draft_max == 0) {
+        effective   = false;
+        reason_code = "context-failed";
+        reason      = "the MTP block was found, but the server could not make its context; its log says why";
+    }
+    max_width = effective ? std::min(max_width, n_draft_max + 1) : 1;
+    if (!effective && require) {
+        std::fprintf(stderr, "lucebox: --spec require, but there are no drafts: %s (%s)\n", reason.c_str(), reason_code.c_str());
+        return false;
+    }
+    if (asks_policy()) {
+        lucebox_server_event event = {};
+        event.kind        = LUCEBOX_SERVER_LOADED;
+        event.n_slots     = n_slots;
+        event.n_draft_max = max_width - 1;
+        post(event);
+        wake_policy(lock);
+    }
+    return true;
+}
+
+const char * mailbox::begin(int32_t id_slot, int32_t n_prompt, int32_t n_left, int32_t width) {
+    std::unique_lock<std::mutex> lock(mutex);
+    auto & slot = slots.at(id_slot);
+    slot.wanted = width != 0 ? width : verify_width;
+    if (!effective) {
+        return reason_code.c_str();
+    }
+    if (slot.wanted != 0) {
+        return slot.wanted == 1 ? OFF_REQUESTED : ACTIVE;
+    }
+    lucebox_server_event event = {};
+    event.kind    = LUCEBOX_SERVER_BEGIN;
+    event.n_slots = 1;
+    event.slots[0].slot      = id_slot;
+    event.slots[0].n_past    = n_prompt;
+    event.slots[0].n_left    = n_left;
+    event.slots[0].max_width = max_width;
+    slot.next_width   = 1;
+    slot.next_n_draft = 0;
+    slot.next_ask     = false;
+    slot.first        = ticket + 1;
+    slot.posted       = ticket + 1;
+    if (!post(event)) {
+        return POLICY_FAILED;
+    }
+    wake_policy(lock);
+    return ACTIVE;
+}
+
+void mailbox::plan(server_draft_pass & pass) {
+    std::unique_lock<std::mutex> lock(mutex);
+    stopwatch watch(spent_ns);
+    const int32_t n_active = pass.cycles.size();
+    n_passes++;
+
+    const bool policy = asks_policy() && !is_late();
+    const auto is_known = [&] {
+        return std::all_of(pass.cycles.begin(), pass.cycles.end(), [&](const auto & cycle) {
+            const auto & slot = slots.at(cycle.id_slot);
+            return slot.wanted != 0 || slot.known >= slot.posted;
+        });
+    };
+    if (policy && !is_known()) {
+        const int64_t wait_us = patience_us();
+        if (wait_us < MIN_WAIT_US || !answered.wait_for(lock, std::chrono::microseconds(wait_us), is_known)) {
+            n_old++;
+        }
+    }
+
+    std::vector<int32_t> widths(n_active, 1);
+    std::vector<int32_t> n_draft(n_active, 0);
+    for (int32_t i = 0; i < n_active; ++i) {
+        const auto &  cycle  = pass.cycles[i];
+        auto &        slot   = slots.at(cycle.id_slot);
+        const int32_t widest = std::min(max_width, cycle.n_draft_max + 1);
+        slot.ask = false;
+        if (cycle.n_draft_max == 0) {
+            widths[i] = cycle.n_fixed + 1;
+        } else if (slot.wanted != 0) {
+            widths[i]  = std::min(slot.wanted, widest);
+            n_draft[i] = widths[i] - 1;
+        } else if (policy) {
+            widths[i]  = std::clamp(slot.next_width, 1, widest);
+            n_draft[i] = std::clamp(slot.next_n_draft, widths[i] - 1, widest - 1);
+            slot.ask   = slot.next_ask && n_draft[i] > 0;
+        }
+    }
+
+    // a pass has so many rows at most; the widest slots give way first
+    int32_t n_rows = 0;
+    for (int32_t i = 0; i < n_active; ++i) {
+        n_rows += slots[pass.cycles[i].id_slot].ask ? n_draft[i] + 1 : widths[i];
+    }
+    while (n_rows > MAX_ROWS) {
+        int32_t widest = -1;
+        for (int32_t i = 0; i < n_active; ++i) {
+            const bool can_give = pass.cycles[i].n_draft_max > 0 && (widths[i] > 1 || slots[pass.cycles[i].id_slot].ask);
+            if (can_give && (widest < 0 || std::max(widths[i], n_draft[i] + 1) > std::max(widths[widest], n_draft[widest] + 1))) {
+                widest = i;
+            }
+        }
+        if (widest < 0) {
+            break;
+        }
+        auto & slot = slots[pass.cycles[widest].id_slot];
+        if (slot.ask) {
+            slot.ask = false; // together there is no room for what it would ask about
+            n_rows -= n_draft[widest] + 1 - widths[widest];
+        } else {
+            widths[widest]--;
+            n_draft[widest] = widths[widest] - 1;
+            n_rows--;
+        }
+    }
+    for (int32_t i = 0; i < n_active; ++i) {
+        pass.cycles[i].n_draft = n_draft[i];
+        slots[pass.cycles[i].id_slot].n_verify = widths[i] - 1;
+    }
+}
+
+void mailbox::trim(server_draft_pass & pass) {
+    std::unique_lock<std::mutex> lock(mutex);
+    stopwatch watch(spent_ns);
+
+    lucebox_server_event event = {};
+    event.kind     = LUCEBOX_SERVER_TRIM;
+    event.n_active = pass.cycles.size();
+    for (auto & cycle : pass.cycles) {
+        auto & slot = slots.at(cycle.id_slot);
+        if (slot.ask && !cycle.drafts.empty()) {
+            auto & entry = event.slots[event.n_slots++];
+            entry.slot       = cycle.id_slot;
+            entry.next_width = slot.n_verify + 1;
+            entry.n_drafted  = copy_some(cycle.drafts, entry.drafts, LUCEBOX_SERVER_MAX_DRAFT);
+            copy_some(cycle.probs, entry.probs, LUCEBOX_SERVER_MAX_DRAFT);
+        }
+    }
+    // this answer is worth a wait: without it the drafts are verified as planned
+    if (event.n_slots > 0 && post(event)) {
+        wake_policy(lock);
+        lock.lock();
+        const auto is_there = [&] { return trimmed.ticket == event.ticket; };
+        if (answered.wait_for(lock, std::chrono::microseconds(std::max(MIN_WAIT_US, patience_us())), is_there)) {
+            for (int32_t i = 0; i < trimmed.n_slots; ++i) {
+                const auto & entry = trimmed.slots[i];
+                slots.at(entry.slot).n_verify = std::max(0, entry.next_width - 1);
+            }
+        }
+    }
+    for (auto & cycle : pass.cycles) {
+        cycle.n_verify = std::min<int32_t>(slots.at(cycle.id_slot).n_verify, cycle.drafts.size());
+    }
+}
+
+void mailbox::report(const server_draft_pass & pass) {
+    std::unique_lock<std::mutex> lock(mutex);
+    stopwatch watch(spent_ns);
+
+    lucebox_server_event event = {};
+    event.kind        = LUCEBOX_SERVER_REPORT;
+    event.n_active    = pass.cycles.size();
+    event.draft_us    = pass.t_draft_us;
+    event.verify_us   = pass.t_verify_us;
+    event.graph_built = pass.graph_built;
+    event.with_prompt = pass.with_prompt;
+    pass_us = pass.t_draft_us + pass.t_verify_us;
+    for (const auto & cycle : pass.cycles) {
+        auto & slot = slots.at(cycle.id_slot);
+        event.n_rows += cycle.n_verify + 1;
+        if (cycle.tokens.empty()) {
+            continue; // it came to nothing, for example because a draft is verified once more
+        }
+        slot.n_pass_of_width[std::min(cycle.n_verify, LUCEBOX_SERVER_MAX_DRAFT)]++;
+        slot.n_pass_of_tokens[std::min<size_t>(cycle.tokens.size() - 1, LUCEBOX_SERVER_MAX_DRAFT)]++;
+        if (slot.wanted == 0 && pass.cycles.size() <= LUCEBOX_SERVER_MAX_SLOTS) {
+            auto & entry = event.slots[event.n_slots++];
+            entry.slot       = cycle.id_slot;
+            entry.width      = cycle.n_verify + 1;
+            entry.n_accepted = cycle.n_accepted;
+            entry.n_past     = cycle.n_past + cycle.tokens.size();
+            entry.n_left     = cycle.n_left < 0 ? -1 : std::max(0, cycle.n_left - (int32_t) cycle.tokens.size());
+            entry.max_width  = entry.n_left < 0 ? max_width : std::clamp(entry.n_left, 1, max_width);
+            slot.posted      = ticket + 1;
+            entry.n_drafted  = copy_some(cycle.drafts, entry.drafts, LUCEBOX_SERVER_MAX_DRAFT);
+            copy_some(cycle.probs, entry.probs, LUCEBOX_SERVER_MAX_DRAFT);
+            entry.n_tokens = copy_some(cycle.tokens, entry.tokens, LUCEBOX_SERVER_MAX_DRAFT + 1);
+        }
+    }
+    if (event.n_slots > 0 && effective && post(event)) {
+        wake_policy(lock);
+    }
+}
+
+// ---- any thread ----------------------------------------------------------------------------------------------------
+
+std::string mailbox::state() {
+    std::lock_guard<std::mutex> lock(mutex);
+    json policy = {
+        { "name", name },
+        { "verify_width", verify_width },
+        { "max_width", max_width },
+        { "state", !failure.empty() ? "failed" : was_late ? "late" : "ok" },
+        { "late", n_late },
+    };
+    if (!failure.empty()) {
+        policy["reason"] = failure;
+    }
+    const json out = {
+        { "requested", requested },
+        { "effective", effective },
+        { "reason_code", reason_code },
+        { "reason", reason },
+        { "policy", policy },
+    };
+    return out.dump();
+}
+
+static void add_histogram(std::ostream & out, const char * name, size_t slot, const uint64_t (&counts)[MAX_ROWS]) {
+    uint64_t n   = 0;
+    uint64_t sum = 0;
+    for (int32_t i = 0; i < MAX_ROWS; ++i) {
+        n   += counts[i];
+        sum += counts[i] * (i + 1);
+        out << name << "_bucket{slot=\"" << slot << "\",le=\"" << i + 1 << "\"} " << n << "\n";
+    }
+    out << name << "_bucket{slot=\"" << slot << "\",le=\"+Inf\"} " << n << "\n"
+        << name << "_sum{slot=\"" << slot << "\"} " << sum << "\n"
+        << name << "_count{slot=\"" << slot << "\"} " << n << "\n";
+}
+
+std::string mailbox::metrics() {
+    std::lock_guard<std::mutex> lock(mutex);
+    std::ostringstream out;
+    const auto head = [&out](const char * metric, const char * type, const char * help) {
+        out << "# HELP " << metric << " " << help << "\n# TYPE " << metric << " " << type << "\n";
+    };
+    head("lucebox_verify_width", "histogram", "Rows that a slot verified in a pass");
+    for (size_t i = 0; i < slots.size(); ++i) {
+        add_histogram(out, "lucebox_verify_width", i, slots[i].n_pass_of_width);
+    }
+    head("lucebox_accepted_length", "histogram", "Tokens that a slot got from a pass");
+    for (size_t i = 0; i < slots.size(); ++i) {
+        add_histogram(out, "lucebox_accepted_length", i, slots[i].n_pass_of_tokens);
+    }
+    head("lucebox_spec_effective", "gauge", "1 if drafts can be made");
+    out << "lucebox_spec_effective " << effective << "\n";
+    head("lucebox_spec_info", "gauge", "Why drafts are made or not");
+    out << "lucebox_spec_info{reason=\"" << reason_code << "\"} 1\n";
+    head("lucebox_policy_failed", "gauge", "1 if the width policy was given up");
+    out << "lucebox_policy_failed " << !failure.empty() << "\n";
+    head("lucebox_policy_late_total", "counter", "Times that the width policy did not answer, so that drafts were left out");
+    out << "lucebox_policy_late_total " << n_late << "\n";
+    head("lucebox_passes_total", "counter", "Passes that generated something");
+    out << "lucebox_passes_total " << n_passes << "\n";
+    head("lucebox_policy_old_plans_total", "counter", "Passes whose width was chosen before the end of the pass before");
+    out << "lucebox_policy_old_plans_total " << n_old << "\n";
+    head("lucebox_policy_seconds_total", "counter", "Time that passes spent on choosing their widths");
+    out << "lucebox_policy_seconds_total " << spent_ns.load() / 1e9 << "\n";
+    return out.str();
+}
+
+} // namespace lucebox
+
+extern "C" {
+
+void lucebox_server_policy_init(const lucebox_server_policy_params * params) {
+    lucebox::policy_mailbox().init(*params);
+}
+
+void lucebox_server_policy_next(lucebox_server_event * out) {
+    lucebox::policy_mailbox().next(*out);
+}
+
+void lucebox_server_policy_answer(const lucebox_server_event * event) {
+    lucebox::policy_mailbox().answer(*event);
+}
+
+void lucebox_server_policy_give_up(const char * reason) {
+    lucebox::policy_mailbox().give_up(reason);
+}
+}

@@ -1,0 +1,105 @@
+// The width policy's side of the server: fixed widths are decided here, others by a policy on a thread of its own.
+#pragma once
+
+#include "server.h"
+
+#include "server-draft-policy.h"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace lucebox {
+
+// The slots' thread posts what a pass was, and the policy answers with what the next one shall be while the server is at
+// other work. If the answer is not there when the next pass begins, the last one holds; the wait for it is a small part of
+// the time of a pass. So neither an error of the policy nor one that never answers, even one that holds Python's lock, can
+// stop generation: after a while without an answer there are no drafts, and after a long while it is given up.
+class mailbox final : public server_draft_policy {
+  public:
+    void init(const lucebox_server_policy_params & params);
+
+    // the policy's thread
+    void next(lucebox_server_event & out);
+    void answer(const lucebox_server_event & event);
+    void give_up(const std::string & reason);
+
+    // Tells the policy's thread that it is over; false if it does not take notice.
+    bool close();
+
+    bool         loaded(int32_t n_slots, int32_t n_draft_max) override;
+    const char * begin(int32_t id_slot, int32_t n_prompt, int32_t n_left, int32_t width) override;
+    void         plan(server_draft_pass & pass) override;
+    void         trim(server_draft_pass & pass) override;
+    void         report(const server_draft_pass & pass) override;
+    std::string  state() override;
+    std::string  metrics() override;
+
+  private:
+    struct slot_state {
+        int32_t wanted   = 0; // width that the request wants, 0: none
+        int32_t n_verify = 0; // drafts to verify in this pass
+        bool    ask      = false;
+
+        int64_t first  = 0; // events of this reply have this ticket or a later one
+        int64_t posted = 0; // ticket of the last event
+        int64_t known  = 0; // ticket of the event that was answered last
+        int32_t next_width   = 1;
+        int32_t next_n_draft = 0;
+        bool    next_ask     = false;
+
+        // counted over the life of the server
+        uint64_t n_pass_of_width[LUCEBOX_SERVER_MAX_DRAFT + 1]  = {};
+        uint64_t n_pass_of_tokens[LUCEBOX_SERVER_MAX_DRAFT + 1] = {}; // passes by the tokens they gave, less one
+    };
+
+    bool asks_policy() const { return has_policy && failure.empty(); }
+    // all of these with the lock
+    bool    post(lucebox_server_event & event); // false if the policy is given up
+    bool    is_late();                          // it has not answered for longer than the limit
+    void    give_up_locked(const std::string & reason);
+    int64_t patience_us() const; // a fiftieth of a pass
+
+    void wake_policy(std::unique_lock<std::mutex> & lock);
+
+    std::mutex              mutex;
+    std::condition_variable posted;
+    std::condition_variable answered;
+
+    std::deque<lucebox_server_event> queue;
+    lucebox_server_event             trimmed    = {}; // answer to the last TRIM
+    int64_t                          ticket     = 0;  // of the last event
+    int64_t                          done       = 0;  // of the last event that is dealt with
+    std::chrono::steady_clock::time_point answered_at; // or asked, when nothing was to be answered before
+    bool                             was_late   = false;
+    bool                             closing    = false;
+    bool                             closed     = false; // the policy's thread took notice
+    bool                             has_policy = false;
+
+    bool        requested = false;
+    bool        effective = false;
+    bool        require   = false;
+    std::string reason_code;
+    std::string reason;
+    std::string name;
+    std::string failure; // why the policy was given up, empty while it is not
+    int32_t     verify_width = 1;
+    int32_t     max_width    = 1;
+    int64_t     limit_us     = 0;
+
+    std::vector<slot_state> slots;
+    int64_t                 pass_us  = 0; // of the last pass
+    uint64_t                n_late   = 0; // times that it became late
+    uint64_t                n_old    = 0; // passes whose plan was not made after the pass before
+    uint64_t                n_passes = 0;
+    std::atomic<int64_t>    spent_ns{0};
+};
+
+mailbox & policy_mailbox();
+
+} // namespace lucebox

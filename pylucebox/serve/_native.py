@@ -1,0 +1,93 @@
+"""The C functions of liblucebox-server for Python; see ``native/server.h``, which this file repeats."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Final
+
+from pylucebox._server_host import load_library
+
+__all__ = ["BEGIN", "CLOSED", "LOADED", "MAX_DRAFT", "REPORT", "TRIM", "Event", "PolicyParams", "Slot", "library"]
+
+MAX_SLOTS: Final = 8
+MAX_DRAFT: Final = 7
+
+CLOSED, LOADED, BEGIN, REPORT, TRIM = range(5)
+
+
+class PolicyParams(ctypes.Structure):
+    """``lucebox_server_policy_params``."""
+
+    _fields_ = (
+        ("spec_json", ctypes.c_char_p),
+        ("policy_name", ctypes.c_char_p),
+        ("verify_width", ctypes.c_int32),
+        ("max_width", ctypes.c_int32),
+        ("require", ctypes.c_int32),
+        ("limit_us", ctypes.c_int64),
+    )
+
+
+class Slot(ctypes.Structure):
+    """``lucebox_server_slot``."""
+
+    _fields_ = (
+        ("slot", ctypes.c_int32),
+        ("width", ctypes.c_int32),
+        ("n_drafted", ctypes.c_int32),
+        ("n_accepted", ctypes.c_int32),
+        ("n_tokens", ctypes.c_int32),
+        ("n_past", ctypes.c_int32),
+        ("n_left", ctypes.c_int32),
+        ("max_width", ctypes.c_int32),
+        ("next_width", ctypes.c_int32),
+        ("next_n_draft", ctypes.c_int32),
+        ("next_ask", ctypes.c_int32),
+        ("drafts", ctypes.c_int32 * MAX_DRAFT),
+        ("probs", ctypes.c_float * MAX_DRAFT),
+        ("tokens", ctypes.c_int32 * (MAX_DRAFT + 1)),
+    )
+
+
+class Event(ctypes.Structure):
+    """``lucebox_server_event``."""
+
+    _fields_ = (
+        ("ticket", ctypes.c_int64),
+        ("draft_us", ctypes.c_int64),
+        ("verify_us", ctypes.c_int64),
+        ("kind", ctypes.c_int32),
+        ("n_active", ctypes.c_int32),
+        ("n_rows", ctypes.c_int32),
+        ("graph_built", ctypes.c_int32),
+        ("with_prompt", ctypes.c_int32),
+        ("n_draft_max", ctypes.c_int32),
+        ("n_slots", ctypes.c_int32),
+        ("slots", Slot * MAX_SLOTS),
+    )
+
+
+def library() -> Any:
+    """Return the library with its functions declared.
+
+    Raises
+    ------
+    LibraryNotFoundError
+        It is missing or of another build.
+    BuildMismatchError
+        liblucebox belongs to another build than the Python files.
+    """
+    lib = load_library()
+    event = ctypes.POINTER(Event)
+    for name, result, arguments in (
+        ("lucebox_server_use_sockets", None, (ctypes.POINTER(ctypes.c_int32), ctypes.c_int32)),
+        ("lucebox_server_drain", ctypes.c_int32, (ctypes.c_int32,)),
+        ("lucebox_server_policy_init", None, (ctypes.POINTER(PolicyParams),)),
+        ("lucebox_server_policy_next", None, (event,)),
+        ("lucebox_server_policy_answer", None, (event,)),
+        ("lucebox_server_policy_give_up", None, (ctypes.c_char_p,)),
+    ):
+        function = getattr(lib, name)
+        function.restype = result
+        function.argtypes = arguments
+    return lib

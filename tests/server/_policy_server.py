@@ -1,0 +1,106 @@
+"""A worker whose width policy does what the first argument names; the others are those of `lucebox-serve`."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import json
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from pylucebox.serve.flags import parse_flags
+from pylucebox.serve.launch import plan_launch
+from pylucebox.serve.worker import serve
+from pylucebox.width import CycleContext, CycleObservation, CyclePlan, FixedWidth
+
+AFTER = 3
+"""Passes that go well before a policy fails."""
+
+
+class Counting(FixedWidth):
+    """Width 4, until something happens."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+        self.n_chosen = 0
+
+    def choose(self, seq: int, context: CycleContext) -> int:
+        self.n_chosen += 1
+        if self.n_chosen > AFTER:
+            self.fail()
+        return super().choose(seq, context)
+
+    def fail(self) -> None:
+        """Do what is wrong."""
+
+
+class Raising(Counting):
+    def fail(self) -> None:
+        raise RuntimeError("no idea")
+
+
+class Hanging(Counting):
+    def fail(self) -> None:
+        threading.Event().wait()
+
+
+class HoldingTheLock(Counting):
+    def fail(self) -> None:
+        ctypes.PyDLL(None).sleep(3600)  # a call through PyDLL keeps the interpreter's lock
+
+
+class Slow(Counting):
+    def fail(self) -> None:
+        if self.n_chosen == AFTER + 1:
+            threading.Event().wait(0.5)
+
+
+class TooWide(Counting):
+    def choose(self, seq: int, context: CycleContext) -> int:
+        super().choose(seq, context)
+        return 99
+
+
+class Recording(FixedWidth):
+    """Width 4, and writes down what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+        self._file = open(os.environ["RECORD"], "a", buffering=1, encoding="utf-8")  # noqa: SIM115, PTH123
+
+    def choose(self, seq: int, context: CycleContext) -> int:
+        self._write({"context": dataclasses.asdict(context)})
+        return super().choose(seq, context)
+
+    def observe(self, seq: int, observation: CycleObservation) -> None:
+        self._write({"observation": dataclasses.asdict(observation)})
+        super().observe(seq, observation)
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._file.write(json.dumps(line) + "\n")
+
+
+class Asking(Recording):
+    """Makes four drafts and verifies those before the first improbable one."""
+
+    def plan(self, seq: int, context: CycleContext) -> CyclePlan:  # noqa: ARG002
+        return CyclePlan(min(5, context.max_width), min(4, context.max_width - 1), ask=True)
+
+    def decide(self, seq: int, probs: Sequence[float]) -> tuple[int, int]:  # noqa: ARG002
+        self._write({"asked": list(probs)})
+        return 1 + next((i for i, prob in enumerate(probs) if prob < 0.9), len(probs)), 0
+
+    def worth_drafting(self, prompt_tokens: int, max_tokens: int) -> str | None:  # noqa: ARG002
+        return "too short" if max_tokens < 8 else None
+
+    def telemetry(self) -> Any:
+        return None
+
+
+if __name__ == "__main__":
+    flags = parse_flags(sys.argv[2:], os.environ)
+    launch = plan_launch(flags, flags.port)
+    sys.exit(serve({**launch.as_dict(), "sockets": []}, make_policy=globals()[sys.argv[1]], limit_ms=50))

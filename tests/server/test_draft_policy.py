@@ -1,0 +1,246 @@
+"""Drafts in the server: who decides on them, what is said of them, and that they never change a text."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _server import Serve, Server
+
+from conftest import StartServe
+
+PROMPTS = ["def add(a, b):", "The sum is", "a b a b a b", '{"name": "alpha", ']
+CONTEXT = ("--ctx-size", 1024, "--parallel", 4)
+N_TOKENS = 48
+
+
+@pytest.fixture(scope="module")
+def adaptive(serve: StartServe, demo_model: Path) -> Serve:
+    return serve(demo_model, *CONTEXT)
+
+
+@pytest.fixture(scope="module")
+def plain(serve: StartServe, demo_model: Path) -> Serve:
+    return serve(demo_model, *CONTEXT, "--mtp", "off")
+
+
+class PolicyServer(Server):
+    """A worker with a policy of ``_policy_server.py``."""
+
+    policy = ""
+
+    def call(self) -> list[str]:
+        return [sys.executable, str(Path(__file__).with_name("_policy_server.py")), self.policy]
+
+
+StartPolicy = Callable[[str], PolicyServer]
+
+
+@pytest.fixture
+def with_policy(demo_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StartPolicy]:
+    monkeypatch.setenv("RECORD", str(tmp_path / "record"))
+    started: list[PolicyServer] = []
+
+    def start(name: str) -> PolicyServer:
+        kind = type(name, (PolicyServer,), {"policy": name})
+        started.append(kind(demo_model, tmp_path / name, "--ctx-size", "256", "--parallel", "1"))
+        return started[-1]
+
+    yield start
+    for server in started:
+        with server:
+            pass
+
+
+def record(tmp_path: Path, what: str) -> list[Any]:
+    lines = (json.loads(line) for line in (tmp_path / "record").read_text("utf-8").splitlines())
+    return [line[what] for line in lines if what in line]
+
+
+# ---- texts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.9, "seed": 7}], ids=["greedy", "sampled"])
+def test_every_width_gives_the_text_without_drafts(
+    plain: Serve, adaptive: Serve, prompt: str, sampling: dict[str, Any]
+) -> None:
+    wanted = plain.complete(prompt, **sampling, n_predict=N_TOKENS)["tokens"]
+    for width in (0, 1, 2, 5, 8):
+        assert adaptive.complete(prompt, **sampling, n_predict=N_TOKENS, verify_width=width)["tokens"] == wanted
+
+
+def test_four_slots_have_the_text_of_one(plain: Serve, adaptive: Serve) -> None:
+    wanted = [plain.complete(prompt, n_predict=N_TOKENS)["tokens"] for prompt in PROMPTS]
+    for width in (0, 4):
+        got: list[Any] = [None] * len(PROMPTS)
+
+        def ask(i: int, width: int = width, got: list[Any] = got) -> None:
+            got[i] = adaptive.complete(PROMPTS[i], n_predict=N_TOKENS, verify_width=width)["tokens"]
+
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(PROMPTS))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert got == wanted
+
+
+# ---- what a request may ask --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [2, 4, 8])
+def test_width_of_a_request_is_the_width_of_its_passes(adaptive: Serve, width: int) -> None:
+    timings = adaptive.complete("def add(a, b):", n_predict=N_TOKENS, verify_width=width)["timings"]
+    passes = timings["verify_width_n"]
+    n_full = passes[width - 1]
+    assert n_full > 2
+    # only the last passes are narrower, since the reply has no room for more
+    assert sum(passes[: width - 1]) <= 2
+    assert passes[width:] == [0] * (8 - width)
+    assert timings["draft_n"] == sum(i * n for i, n in enumerate(passes))
+    assert timings["draft_n_accepted"] == sum(timings["draft_n_accepted_per_pos"])
+    # the first token comes out of the prompt
+    assert timings["predicted_n"] == 1 + sum(passes) + timings["draft_n_accepted"]
+    assert timings["speculative"] == "active"
+
+
+@pytest.mark.parametrize("body", [{"speculative": False}, {"verify_width": 1}], ids=str)
+def test_request_without_drafts(adaptive: Serve, body: dict[str, Any]) -> None:
+    timings = adaptive.complete("def add(a, b):", **body)["timings"]
+    assert timings["speculative"] == "off-requested"
+    assert timings["draft_n"] == 0
+    assert timings["verify_width_n"] == [timings["predicted_n"] - 1, 0, 0, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"verify_width": 9},
+        {"verify_width": -1},
+        {"verify_width": "wide"},
+        {"speculative": "no"},
+        {"speculative": False, "verify_width": 4},
+        {"speculative": True, "verify_width": 1},
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_is_refused(adaptive: Serve, body: dict[str, Any]) -> None:
+    status, reply = adaptive.send("/completion", json.dumps({"prompt": "a", "n_predict": 1, **body}).encode())
+    assert status == 400
+    assert "verify_width" in reply.decode() or "speculative" in reply.decode()
+
+
+# ---- what is said ------------------------------------------------------------------------------------------------
+
+
+def test_health_and_props_say_whether_drafts_are_made(plain: Serve, adaptive: Serve, demo_mtp: Path) -> None:
+    for path in ("/health", "/props"):
+        state = adaptive.get(path)["speculative"]
+        assert (state["requested"], state["effective"], state["reason_code"]) == (True, True, "active")
+        assert str(demo_mtp) in state["reason"]
+        assert (state["policy"]["state"], state["policy"]["max_width"]) == ("ok", 8)
+        off = plain.get(path)["speculative"]
+        assert (off["requested"], off["effective"], off["reason_code"]) == (False, False, "off-requested")
+
+
+def test_metrics_count_what_the_replies_say(adaptive: Serve) -> None:
+    def histogram(name: str) -> tuple[float, float]:
+        with adaptive._open("/metrics") as reply:
+            lines = reply.read().decode().splitlines()
+        return tuple(
+            sum(float(line.split()[1]) for line in lines if line.startswith(f"lucebox_{name}_{part}{{"))
+            for part in ("sum", "count")
+        )  # type: ignore[return-value]
+
+    before = histogram("verify_width"), histogram("accepted_length")
+    timings = adaptive.complete("def add(a, b):", n_predict=N_TOKENS, verify_width=4)["timings"]
+    after = histogram("verify_width"), histogram("accepted_length")
+    n_passes = sum(timings["verify_width_n"])
+    assert [now[1] - then[1] for now, then in zip(after, before, strict=True)] == [n_passes, n_passes]
+    assert after[0][0] - before[0][0] == n_passes + timings["draft_n"]
+    assert after[1][0] - before[1][0] == timings["predicted_n"] - 1
+
+
+# ---- policies ----------------------------------------------------------------------------------------------------
+
+
+def test_policy_is_told_what_each_pass_was(with_policy: StartPolicy, tmp_path: Path) -> None:
+    reply = with_policy("Recording").complete("def add(a, b):", n_predict=N_TOKENS)
+    seen = record(tmp_path, "observation")
+    assert [token for cycle in seen for token in cycle["tokens"]] == reply["tokens"][1:]
+    for cycle in seen:
+        assert cycle["n_rows"] == cycle["width"] == cycle["n_verified"] + 1
+        assert cycle["n_drafted"] == len(cycle["draft_tokens"]) == len(cycle["draft_probs"])
+        assert cycle["draft_tokens"][: cycle["n_accepted"]] == cycle["tokens"][:-1]
+        assert all(0 < prob <= 1 for prob in cycle["draft_probs"])
+        assert cycle["verify_us"] > 0
+        assert (cycle["n_active"], cycle["shared_prefill"]) == (1, False)
+    contexts = record(tmp_path, "context")
+    n_prompt = reply["tokens_evaluated"]
+    assert [context["n_past"] for context in contexts][:2] == [n_prompt, n_prompt + len(seen[0]["tokens"])]
+
+
+def test_policy_that_asks_decides_after_the_probabilities(with_policy: StartPolicy, tmp_path: Path) -> None:
+    server = with_policy("Asking")
+    reply = server.complete("def add(a, b):", n_predict=N_TOKENS)
+    assert record(tmp_path, "asked")
+    for cycle in record(tmp_path, "observation")[1:-1]:  # before the first plan is there, and at the end of the reply
+        n_sure = next((i for i, prob in enumerate(cycle["draft_probs"]) if prob < 0.9), cycle["n_drafted"])
+        # an answer that is not there in time leaves the plan, which is to verify all
+        assert cycle["n_verified"] in (n_sure, cycle["n_drafted"])
+    assert any(cycle["n_verified"] < cycle["n_drafted"] for cycle in record(tmp_path, "observation"))
+    short = server.complete("def add(a, b):", n_predict=6)
+    assert short["timings"]["draft_n"] == 0
+    assert short["tokens"] == reply["tokens"][:6]
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [
+        ("Raising", "RuntimeError: no idea"),
+        ("TooWide", "InvalidArgumentError"),
+        ("Hanging", "has not answered"),
+        ("HoldingTheLock", "has not answered"),
+    ],
+)
+def test_policy_that_fails_costs_the_drafts_and_nothing_else(
+    plain: Serve, with_policy: StartPolicy, policy: str, reason: str
+) -> None:
+    server = with_policy(policy)
+    wanted = plain.complete("def add(a, b):", n_predict=N_TOKENS)["tokens"]
+    state: dict[str, Any] = {}
+    for _ in range(400):  # a second, the time after which the policy is given up, takes some replies
+        assert server.complete("def add(a, b):", n_predict=N_TOKENS)["tokens"] == wanted
+        state = server.get("/health")["speculative"]["policy"]
+        if state["state"] == "failed":
+            break
+    assert state["state"] == "failed"
+    assert reason in state["reason"]
+    after = server.complete("def add(a, b):", n_predict=N_TOKENS)
+    assert after["tokens"] == wanted
+    assert after["timings"]["draft_n"] == 0
+    assert after["timings"]["speculative"] == "policy-failed"
+    # a width that a request brings needs no policy
+    fixed = server.complete("def add(a, b):", n_predict=N_TOKENS, verify_width=4)
+    assert fixed["tokens"] == wanted
+    assert fixed["timings"]["draft_n"] > 0
+
+
+def test_policy_that_is_late_is_asked_again(with_policy: StartPolicy) -> None:
+    server = with_policy("Slow")
+    states = set()
+    for _ in range(400):
+        timings = server.complete("def add(a, b):", n_predict=N_TOKENS)["timings"]
+        policy = server.get("/health")["speculative"]["policy"]
+        states.add(policy["state"])
+        if policy["late"] == 1 and policy["state"] == "ok" and timings["draft_n"] > 0:
+            break
+    assert states == {"ok", "late"}
+    assert policy["late"] == 1
+    assert timings["draft_n"] > 0
