@@ -29,6 +29,9 @@ DRAFT_PROBS_AT: Final = DRAFT_TOKENS_AT + MAX_DRAFT
 
 _new_tuple = tuple.__new__  # makes a NamedTuple without the Python function that its class has for that
 
+DEFAULT_KEPT_GRAPHS: Final = 16
+"""Twice the widths of a verify step, or of a first draft: sequences that run together make more kinds of steps."""
+
 FLASH_ATTN: Final = {None: -1, False: 0, True: 1}
 
 
@@ -52,6 +55,9 @@ class SessionOptions:
         None lets the library decide.
     cache_type_k, cache_type_v
         ggml types of the attention caches.
+    n_kept_graphs
+        Graphs of steps with few rows to keep, for the trunk and for the MTP block, 0 to 64. A step whose graph is kept
+        builds none; 0 keeps only the last.
     """
 
     n_ctx: int
@@ -63,6 +69,7 @@ class SessionOptions:
     flash_attn: bool | None = None
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
+    n_kept_graphs: int = DEFAULT_KEPT_GRAPHS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +86,8 @@ class SessionInfo:
         Caches, snapshots included, and scratch memory of the trunk.
     mtp_context_bytes, mtp_compute_bytes
         The same of the MTP block.
+    kept_graphs_bytes
+        Host memory of the most graphs that may be kept; each takes its part when it is first used.
     """
 
     n_ctx: int
@@ -90,6 +99,7 @@ class SessionInfo:
     compute_bytes: int
     mtp_context_bytes: int
     mtp_compute_bytes: int
+    kept_graphs_bytes: int
 
 
 class NativeSession:
@@ -120,6 +130,7 @@ class NativeSession:
 
         self.info = self._read_info()
         self.n_ctx, self.n_seq, self.max_width = self.info.n_ctx, self.info.n_seq, self.info.max_width
+        self.n_threads = (options.n_threads, options.n_threads_batch)
 
         # Made once, and moved by one pack or unpack a sequence: the caches are cold when a cycle returns, because the
         # model has just run through them, so each Python operation costs ten times what it does in a loop.
@@ -405,7 +416,7 @@ def _open(native: _ffi.Native, model: Model, options: SessionOptions) -> Any:
     ffi, lib = native
     params = ffi.new("lucebox_session_params *")
     lib.lucebox_session_params_init(params)
-    for name in ("n_ctx", "n_seq", "n_ubatch", "n_threads", "n_threads_batch", "max_width"):
+    for name in ("n_ctx", "n_seq", "n_ubatch", "n_threads", "n_threads_batch", "max_width", "n_kept_graphs"):
         setattr(params, name, getattr(options, name))
     params.flash_attn = FLASH_ATTN[options.flash_attn]
     cache_types = [ffi.new("char[]", name.encode()) for name in (options.cache_type_k, options.cache_type_v)]

@@ -3496,6 +3496,7 @@ static void _cffi_checkfld__lucebox_session_info(lucebox_session_info *p)
   (void)((p->compute_bytes) | 0);  /* check that 'lucebox_session_info.compute_bytes' is an integer */
   (void)((p->mtp_context_bytes) | 0);  /* check that 'lucebox_session_info.mtp_context_bytes' is an integer */
   (void)((p->mtp_compute_bytes) | 0);  /* check that 'lucebox_session_info.mtp_compute_bytes' is an integer */
+  (void)((p->kept_graphs_bytes) | 0);  /* check that 'lucebox_session_info.kept_graphs_bytes' is an integer */
 }
 struct _cffi_align__lucebox_session_info { char x; lucebox_session_info y; };
 
@@ -3514,6 +3515,7 @@ static void _cffi_checkfld__lucebox_session_params(lucebox_session_params *p)
   (void)((p->flash_attn) | 0);  /* check that 'lucebox_session_params.flash_attn' is an integer */
   { char const * *tmp = &p->cache_type_k; (void)tmp; }
   { char const * *tmp = &p->cache_type_v; (void)tmp; }
+  (void)((p->n_kept_graphs) | 0);  /* check that 'lucebox_session_params.n_kept_graphs' is an integer */
 }
 struct _cffi_align__lucebox_session_params { char x; lucebox_session_params y; };
 
@@ -3880,6 +3882,9 @@ static const struct _cffi_field_s _cffi_fields[] = {
   { "mtp_compute_bytes", offsetof(lucebox_session_info, mtp_compute_bytes),
                          sizeof(((lucebox_session_info *)0)->mtp_compute_bytes),
                          _CFFI_OP(_CFFI_OP_NOOP, 216) },
+  { "kept_graphs_bytes", offsetof(lucebox_session_info, kept_graphs_bytes),
+                         sizeof(((lucebox_session_info *)0)->kept_graphs_bytes),
+                         _CFFI_OP(_CFFI_OP_NOOP, 216) },
   { "struct_size", offsetof(lucebox_session_params, struct_size),
                    sizeof(((lucebox_session_params *)0)->struct_size),
                    _CFFI_OP(_CFFI_OP_NOOP, 45) },
@@ -3910,6 +3915,9 @@ static const struct _cffi_field_s _cffi_fields[] = {
   { "cache_type_v", offsetof(lucebox_session_params, cache_type_v),
                     sizeof(((lucebox_session_params *)0)->cache_type_v),
                     _CFFI_OP(_CFFI_OP_NOOP, 27) },
+  { "n_kept_graphs", offsetof(lucebox_session_params, n_kept_graphs),
+                     sizeof(((lucebox_session_params *)0)->n_kept_graphs),
+                     _CFFI_OP(_CFFI_OP_NOOP, 6) },
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
@@ -3936,9 +3944,9 @@ static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
   { "lucebox_session", 211, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
   { "lucebox_session_info", 212, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_session_info), offsetof(struct _cffi_align__lucebox_session_info, y), 86, 10 },
+    sizeof(lucebox_session_info), offsetof(struct _cffi_align__lucebox_session_info, y), 86, 11 },
   { "lucebox_session_params", 213, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_session_params), offsetof(struct _cffi_align__lucebox_session_params, y), 96, 10 },
+    sizeof(lucebox_session_params), offsetof(struct _cffi_align__lucebox_session_params, y), 97, 11 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
