@@ -90,6 +90,7 @@ class AdaptiveWidth:
         self._trials = [0] * MAX_WIDTH
         self._uses_probs = True
         self._joint = 0
+        self._joint_looks = False
         self._planned: set[int] = set()
         self._members: set[int] = set()
         self._pass_tokens = 0
@@ -261,13 +262,13 @@ class AdaptiveWidth:
         """Return the share of a sequence in a pass of several, which all verify the same width."""
         if self._joint < 0:
             self._joint = self._choose_joint(state, context)
+            draft = self._model.prices.draft
+            # One more step of the common chain, paid once, shows a draft of each sequence.
+            deeper = min(self._joint + 1, MAX_DRAFT)
+            self._joint_looks = self._credits.pay_floor(draft[deeper] - draft[deeper - 1])
         k = min(self._joint, state.limit)
         self._tally.reason = "price"
-        draft = self._model.prices.draft
-        # A batched step is paid once, so all but the last may look for nothing.
-        looks = k < state.limit and len(self._planned) == context.n_active
-        looks = looks and self._credits.pay_floor(draft[k + 1] - draft[k])
-        return CyclePlan(k + 1, k + looks)
+        return CyclePlan(k + 1, min(k + self._joint_looks, state.limit))
 
     def _choose_joint(self, state: SequenceState, context: CycleContext) -> int:
         verify, draft, reject = self._model.prices
