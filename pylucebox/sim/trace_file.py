@@ -86,6 +86,8 @@ def read_trace(path: StrPath) -> Trace:
     try:
         with zipfile.ZipFile(name) as archive:
             arrays = _arrays(archive, name)
+    except TraceFormatError:  # an OSError, too
+        raise
     except FileNotFoundError as error:
         raise LoadError(f"cannot read {name!r}", path=name, seen="there is no such file") from error
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:

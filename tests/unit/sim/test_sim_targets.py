@@ -1,0 +1,32 @@
+"""The default policy on the recorded texts and all machines: what `lucebox sim --suite ci` asks of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from pylucebox.sim.costs import curves
+from pylucebox.sim.library import recorded
+from pylucebox.sim.machine import REALISTIC
+from pylucebox.sim.results import Target, conclude
+from pylucebox.sim.rules import rules
+from pylucebox.sim.suite import Plan, run
+
+
+@pytest.fixture(scope="module")
+def targets() -> list[Target]:
+    plan = Plan(
+        name="ci",
+        traces=recorded(),
+        curves=curves(),
+        rules=rules(("adaptive",)),
+        noise=REALISTIC,
+        seeds=(1,),
+        sections=("single", "short"),
+    )
+    return list(conclude(plan, run(plan), []).targets)
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_the_default_policy_reaches_its_target(targets: list[Target], number: int) -> None:
+    target = targets[number]
+    assert target.met, f"{target.what}: {target.value:.3f}, wanted {target.limit}"
