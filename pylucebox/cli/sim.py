@@ -157,7 +157,6 @@ def _traces(args: argparse.Namespace) -> tuple[Trace, ...]:
 
 def _tables(result: Result) -> list[Table]:
     from pylucebox.sim.page import HEADINGS  # noqa: PLC0415
-    from pylucebox.sim.results import CLAIRVOYANT, bound_summary  # noqa: PLC0415
 
     sections = result.sections
     columns = ["rule"]
@@ -177,14 +176,23 @@ def _tables(result: Result) -> list[Table]:
     first = result.of(sections[0], result.plan.rules[0].name)
     best_regret = "-" if first is None or first.best_regret is None else f"{first.best_regret:.3f}"
     rows.append(("best fixed", *("1.000",) * (2 * len(sections)), "-", best_regret))
-    bounds: list[str] = []
-    for section in sections:
-        bound = bound_summary(result.cells, section)["mean"]
-        bounds += ["-" if bound is None else f"{bound:.3f}", "-"]
-    rows.append((CLAIRVOYANT, *bounds, "-", "0.000"))
+    rows += _bound_rows(result)
     meaning = "; ".join(f"{section}: {HEADINGS[section][0].lower()}{HEADINGS[section][1:]}" for section in sections)
     title = f"Speed in units of the best fixed width of each request, geometric means ({meaning}):"
     return [Table(title, tuple(columns), tuple(rows)), *_by_machine(result)]
+
+
+def _bound_rows(result: Result) -> list[tuple[str, ...]]:
+    from pylucebox.sim.results import bounds  # noqa: PLC0415
+
+    limits = {section: bounds(result.cells, section) for section in result.sections}
+    rows = []
+    for number, each in enumerate(limits[result.sections[0]]):
+        cells = [each.name]
+        for found in limits.values():
+            cells += [f"{found[number].mean:.3f}", f"{found[number].worst:.3f}"] if found else ["-", "-"]
+        rows.append((*cells, "-", f"{each.regret:.3f}"))
+    return rows
 
 
 def _by_machine(result: Result) -> list[Table]:

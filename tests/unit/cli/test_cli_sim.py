@@ -36,7 +36,8 @@ def test_the_table_has_every_rule_and_the_bounds(texts: list[str], capsys: pytes
     lines = out.splitlines()
     assert [line.split()[0] for line in lines[2 : 2 + len(RULES)]] == [rule.name for rule in RULES]
     assert lines[2 + len(RULES)].startswith("  best fixed")
-    assert lines[3 + len(RULES)].startswith("  clairvoyant")
+    assert lines[3 + len(RULES)].startswith("  informed")
+    assert lines[4 + len(RULES)].startswith("  clairvoyant")
     assert "flat-gpu" in out
     assert out.count("wanted") == 5
 

@@ -8,7 +8,7 @@ import random
 import pytest
 from _traces import COSTS, trace_of
 
-from pylucebox.sim.bounds import best_fixed, clairvoyant_us, fixed_us
+from pylucebox.sim.bounds import best_fixed, clairvoyant_us, fixed_us, informed_us
 from pylucebox.sim.costs import curves, cycle_us
 from pylucebox.sim.latent import texts
 from pylucebox.sim.library import recorded
@@ -95,3 +95,23 @@ def test_the_bound_is_reached_where_rows_are_free() -> None:
     trace = next(trace for trace in recorded() if trace.name == "code")
     bound = clairvoyant_us(trace, curve.costs)
     assert replay(trace, Oracle(trace), Machine(curve.costs)).decode_us == pytest.approx(bound, rel=0.01)
+
+
+def test_certain_probabilities_tell_all_that_there_is_to_know() -> None:
+    lengths = (4, 3, 2, 1, 0, 1, 0, 0, 7, 6, 5, 4, 3, 2, 1, 0) * 10
+    trace = trace_of(lengths)
+    sure = trace_of(lengths, probs=[[float(depth < length) for depth in range(DEPTH)] for length in trace.match])
+    bound = clairvoyant_us(trace, COSTS)
+    assert bound <= informed_us(sure, COSTS) < 1.03 * bound
+    assert informed_us(trace, COSTS) > 1.1 * bound
+
+
+def test_probabilities_that_say_nothing_leave_the_best_fixed_width() -> None:
+    source = random.Random(1)
+    lengths = [next((d for d in range(DEPTH) if source.random() > 0.7), DEPTH) for _ in range(600)]
+    trace = trace_of(lengths, probs=[[0.7] * DEPTH] * 600)
+    assert informed_us(trace, COSTS) == pytest.approx(best_fixed(trace, COSTS).us, rel=0.03)
+
+
+def test_a_text_of_one_token_takes_no_time() -> None:
+    assert informed_us(trace_of(()), COSTS) == clairvoyant_us(trace_of(()), COSTS) == 0.0

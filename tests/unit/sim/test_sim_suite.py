@@ -17,7 +17,7 @@ from pylucebox.sim.machine import QUIET, REALISTIC, Machine, Noise
 from pylucebox.sim.page import render
 from pylucebox.sim.reliability import reliability
 from pylucebox.sim.replay import replay
-from pylucebox.sim.results import Result, bound_summary, conclude, document
+from pylucebox.sim.results import Result, bounds, conclude, document
 from pylucebox.sim.rules import RULES, Rule, rules
 from pylucebox.sim.suite import SHORT_TOKENS, Plan, Summary, run, summarise
 from pylucebox.sim.trace import Trace
@@ -162,8 +162,8 @@ def test_the_document_has_everything_and_is_json(result: Result) -> None:
     assert [rule["name"] for rule in found["rules"]] == [rule.name for rule in RULES]
     assert {cell["section"] for cell in found["cells"]} == set(ALL)
     assert found["curves"][0]["source"] == "round numbers"
-    assert found["clairvoyant"]["batch"] is None
-    assert found["clairvoyant"]["single"] >= 1
+    assert found["bounds"]["batch"] == []
+    assert [each["name"] for each in found["bounds"]["single"]] == ["informed", "clairvoyant"]
     assert len(found["targets"]) == 5
     assert found["reliability"][-1]["depth"] is None
     for cell in found["cells"]:
@@ -210,8 +210,10 @@ def test_the_page_is_well_formed_shows_every_section_and_escapes_names(result: R
         assert rule.name in html
 
 
-def test_the_clairvoyant_in_a_summary_is_at_least_the_best_fixed() -> None:
-    chosen = plan(fixed(3), traces=tuple(trace.cut(100) for trace in recorded()[:4]), machines=curves()[:2])
-    mean = bound_summary(run(chosen), "single")["mean"]
-    assert mean is not None
-    assert mean > 1.0
+def test_bounds_lie_in_order_on_recorded_texts() -> None:
+    chosen = plan(fixed(3), traces=tuple(trace.cut(200) for trace in recorded()), machines=curves()[:2])
+    informed, clairvoyant = bounds(run(chosen), "single")
+    assert 1.0 < informed.mean < clairvoyant.mean
+    assert 0.9 < informed.worst < 1.0
+    assert informed.regret == pytest.approx(clairvoyant.mean / informed.mean - 1)
+    assert (clairvoyant.worst, clairvoyant.regret) == (1.0, 0.0)
