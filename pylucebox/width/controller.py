@@ -35,7 +35,9 @@ __all__ = ["AdaptiveWidth"]
 _BUCKETS: Final = (2048, 8192, 32768, 131072)  # context lengths between which costs are kept apart
 _OWN_SHARE: Final = 0.01  # of a cycle, that thinking about it may take
 _OWN_VOUCHER_NS: Final = 1_000_000  # at the start of a request, where thinking pays most
-_HABIT: Final = 0.9  # share of cycles in which a further draft is made without asking
+_OWN_PLENTY_NS: Final = 500_000  # with so much saved up, nothing is put off
+_REFRESH: Final = 4  # cycles that are learned from, for each time that the look-ahead is brought up to date
+_ASK_US: Final = 30.0  # what a look at the drafts takes, call and return through Python
 _MOST_TRIALS: Final = 2  # of a width that was never timed, in a request
 _MOST_ANCHORS: Final = 3  # cycles to time one of the first widths on a machine nothing is known of
 _HOPE: Final = 0.35  # of the way to its guessed price, an untimed width is priced
@@ -88,12 +90,14 @@ class AdaptiveWidth:
         self._trials = [0] * MAX_WIDTH
         self._uses_probs = True
         self._joint = 0
+        self._joint_looks = False
         self._planned: set[int] = set()
         self._members: set[int] = set()
         self._pass_tokens = 0
         self._n_observed = 0
         self._spare_ns = float(_OWN_VOUCHER_NS)
         self._light = False
+        self._n_full = 0
         prices = self._model.prices
         rates = rates_of(self._carried.rates(), MAX_DRAFT, prices)
         k = max(range(len(rates)), key=rates.__getitem__)
@@ -194,13 +198,13 @@ class AdaptiveWidth:
         if self._uses_probs and self._calibrator.better:
             if not self._light:
                 state.recent.refresh()
+                self._n_full += 1
+            if not self._light and (self._spare_ns > _OWN_PLENTY_NS or self._n_full % _REFRESH == 0):
                 self._lookahead.refresh(self._price.per_us(prices.verify[0]), prices)
             if self._lookahead.threshold[0][state.mood] > 1.0:
                 self._tally.reason = "price"
                 return self._parked(state, ask=True)
-            first = 1
-            while first < state.limit and state.goes_on[first] > _HABIT:
-                first += 1
+            first = self._without_asking(state, 1)
             return CyclePlan(first + 1, first, True)
         if not self._light:
             rates = rates_of(state.acceptance.rates(), state.limit, prices)
@@ -258,13 +262,13 @@ class AdaptiveWidth:
         """Return the share of a sequence in a pass of several, which all verify the same width."""
         if self._joint < 0:
             self._joint = self._choose_joint(state, context)
+            draft = self._model.prices.draft
+            # One more step of the common chain, paid once, shows a draft of each sequence.
+            deeper = min(self._joint + 1, MAX_DRAFT)
+            self._joint_looks = self._credits.pay_floor(draft[deeper] - draft[deeper - 1])
         k = min(self._joint, state.limit)
         self._tally.reason = "price"
-        draft = self._model.prices.draft
-        # A batched step is paid once, so all but the last may look for nothing.
-        looks = k < state.limit and len(self._planned) == context.n_active
-        looks = looks and self._credits.pay_floor(draft[k + 1] - draft[k])
-        return CyclePlan(k + 1, k + looks)
+        return CyclePlan(k + 1, min(k + self._joint_looks, state.limit))
 
     def _choose_joint(self, state: SequenceState, context: CycleContext) -> int:
         verify, draft, reject = self._model.prices
@@ -302,9 +306,7 @@ class AdaptiveWidth:
                 break
         if not stop:
             n_made = len(chances)
-            n_more = 1
-            while n_made + n_more < limit and state.goes_on[n_made + n_more] > _HABIT:
-                n_more += 1
+            n_more = self._without_asking(state, n_made + 1) - n_made
             self._spare_ns -= self._clock() - began
             return n_made + 1, n_more
         state.stop = stop
@@ -313,6 +315,13 @@ class AdaptiveWidth:
             self._tally.reason = "price"
         self._spare_ns -= self._clock() - began
         return k + 1, 0
+
+    def _without_asking(self, state: SequenceState, depth: int) -> int:
+        """Return how deep to draft when `depth` is sure: on while a look costs more than the drafts it would spare."""
+        draft = self._model.prices.draft
+        while depth < state.limit and (1.0 - state.goes_on[depth]) * (draft[depth + 1] - draft[depth]) < _ASK_US:
+            depth += 1
+        return depth
 
     def _worth_verifying(self, chances: Sequence[float], limit: int) -> int:
         """Return how many of the drafts pay for their rows."""

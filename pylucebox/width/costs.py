@@ -22,6 +22,7 @@ _SHRINK: Final = 3.0  # samples that the line weighs against a mean
 _SHAPE_WEIGHT: Final = 0.25
 _AGEING: Final = 0.997  # of a mean's weight, per cycle of another row count
 _COMMON: Final = 1 / 24  # share of a deviation that is put down to the clock of the machine or to the context
+_NEWS: Final = 12  # samples after which prices are computed anew
 _MOST_BUILDS: Final = 2  # after so many builds of a row count, building is what it costs
 
 
@@ -69,6 +70,7 @@ class CostModel:
         self._reject_count = _SWEEP_SAMPLES if known else 0.0
         self._clean_count = 0.0
         self._prices: Prices | None = None
+        self._n_news = 0
 
     # ---- prices
 
@@ -134,10 +136,11 @@ class CostModel:
         if (built or fresh) and self._n_skipped[row] < (_MOST_BUILDS if built else 1):
             self._n_skipped[row] += 1  # the first one of a row count is cold as well
             return
-        self._prices = None
         if fresh:
             self._mean[row], self._count[row] = took_us / self._factor, 1.0
+            self._prices = None
             return
+        self._outdate()
         mean = self._mean[row]
         ratio = min(_SPREAD, max(1 / _SPREAD, took_us / (self._factor * mean)))
         count = min(self._count[row] + 1.0, _MOST_SAMPLES)
@@ -150,7 +153,7 @@ class CostModel:
 
     def learn_draft(self, n_drafts: int, took_us: float) -> None:
         """Take the time of a chain of drafts."""
-        self._prices = None
+        self._outdate()
         sample = took_us / (self._draft_shape[n_drafts - 1] * self._factor)
         if self._draft_count:
             sample = min(_SPREAD, max(1 / _SPREAD, sample / self._draft_scale)) * self._draft_scale
@@ -160,7 +163,7 @@ class CostModel:
     def learn_rest(self, rejected: bool, took_us: float) -> None:
         """Take the time after a step, with or without a rejection."""
         plain_us = self.prices.verify[0]
-        self._prices = None
+        self._outdate()
         sample = took_us / self._factor
         if rejected:
             count = self._reject_count = min(self._reject_count + 1.0, _MOST_SAMPLES)
@@ -171,6 +174,13 @@ class CostModel:
             count = self._clean_count = min(self._clean_count + 1.0, _MOST_SAMPLES)
             sample = min(sample, plain_us)
             self._clean_us += (sample - self._clean_us) / count
+
+    def _outdate(self) -> None:
+        """Have prices computed anew after some samples; none of them moves a price by much."""
+        self._n_news += 1
+        if self._n_news >= _NEWS:
+            self._n_news = 0
+            self._prices = None
 
     # ---- keeping
 

@@ -24,8 +24,15 @@ _MOODS: Final = 3
 _START: Final = (0.2, 0.2, 0.2, 0.2, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)  # drafts of each bin that nothing is known yet
 _POOLED: Final = 4.0  # drafts that those after another mood count as
 _FORGET: Final = 0.96  # per draft of a depth
-_GRID: Final = 12
+_GRID: Final = 8  # steps from 0 to 1
 _NEVER: Final = 2.0  # no chance is so high
+
+# For each bin and each point of the grid: the point, where a draft of that chance leads from it, and between which points
+# that is.
+_SPOTS: Final = [
+    [(index, index * chance, int(index * chance), index * chance % 1.0) for index in range(_GRID + 1)]
+    for chance in _CENTRES
+]
 
 
 def mood_of(chance: float) -> int:
@@ -50,7 +57,7 @@ class Lookahead:
         self.threshold = [[0.0] * _MOODS for _ in range(MAX_DRAFT)] + [[_NEVER] * _MOODS]
         self._weights = [[[0.0] * len(_START) for _ in range(_MOODS)] for _ in range(MAX_DRAFT)]
         self._pooled = [list(_START) for _ in range(MAX_DRAFT)]
-        self._value = [[[0.0] * (_GRID + 1)] * _MOODS for _ in range(MAX_DRAFT + 1)]
+        self._value = [[[0.0] * (_GRID + 2)] * _MOODS for _ in range(MAX_DRAFT + 1)]
         self._next = MAX_DRAFT - 1
 
     def learn(self, chances: Sequence[float], mood: int) -> None:
@@ -84,31 +91,30 @@ class Lookahead:
         self._next = depth - 1 if depth else MAX_DRAFT - 1
         row = price * (verify[depth + 1] - verify[depth])
         draft = price * max(0.0, drafts[depth + 1] - drafts[depth])
-        reject = price * reject_us
-        deeper = self._value[depth + 1]
+        reject = price * reject_us / _GRID
+        held = 1.0 / _GRID + reject
         # What a draft of each bin gains, over the chance of holding before it.
+        deeper = self._value[depth + 1]
         gains = []
-        for chance, mood in zip(_CENTRES, _MOOD, strict=True):
+        for mood, spots in zip(_MOOD, _SPOTS, strict=True):
             after = deeper[mood]
-            gain = []
-            for index in range(_GRID + 1):
-                spot = index * chance
-                cell = int(spot)
-                worth = after[cell]
-                if cell < _GRID:
-                    worth += (after[cell + 1] - worth) * (spot - cell)
-                worth += (spot - reject * (index - spot)) / _GRID - row
-                gain.append(worth if worth > 0.0 else 0.0)
-            gains.append(gain)
+            gains.append(
+                [
+                    max(0.0, after[cell] * (1.0 - part) + after[cell + 1] * part + spot * held - index * reject - row)
+                    for index, spot, cell, part in spots
+                ]
+            )
+        columns = list(zip(*gains, strict=True))
         pooled = self._pooled[depth]
         scale = _POOLED / sum(pooled)
         values, thresholds = [], []
         for weights in self._weights[depth]:
             total = sum(weights) + _POOLED
             shares = [(weight + scale * other) / total for weight, other in zip(weights, pooled, strict=True)]
-            curve = [sum(map(mul, shares, column)) - draft for column in zip(*gains, strict=True)]
+            curve = [sum(map(mul, shares, column)) - draft for column in columns]
             thresholds.append(_crossing(curve))
-            values.append([worth if worth > 0.0 else 0.0 for worth in curve])
+            values.append([max(0.0, worth) for worth in curve])
+            values[-1].append(0.0)  # beside the last cell, of no weight
         self._value[depth], self.threshold[depth] = values, thresholds
 
 
