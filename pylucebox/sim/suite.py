@@ -194,9 +194,9 @@ class _References:
     def of_batch(self, name: str, traces: Sequence[Trace]) -> Reference:
         if name not in self._batches:
             machine = Machine(self._curve.costs)
-            walls = [_wall_us(replay_batch(traces, FixedWidth(drafts + 1), machine)) for drafts in range(DEPTH + 1)]
+            means = [_mean_us(replay_batch(traces, FixedWidth(drafts + 1), machine)) for drafts in range(DEPTH + 1)]
             self._batches[name] = Reference(
-                best_us=min(walls), best_drafts=None, off_us=walls[0], clairvoyant_us=None, informed_us=None
+                best_us=min(means), best_drafts=None, off_us=means[0], clairvoyant_us=None, informed_us=None
             )
         return self._batches[name]
 
@@ -283,15 +283,15 @@ def _batch(plan: Plan, rule: Rule, curve: CostCurve, references: _References) ->
                 curve=curve.name,
                 text=name,
                 seed=plan.seeds[0],
-                us=_wall_us(replay_batch(traces, policy, machine)),
+                us=_mean_us(replay_batch(traces, policy, machine)),
                 reference=references.of_batch(name, traces),
                 replay=None,
             )
 
 
-def _wall_us(replays: Sequence[Replay]) -> float:
-    """Return how long requests that began together kept the machine busy."""
-    return max(done.decode_us for done in replays)
+def _mean_us(replays: Sequence[Replay]) -> float:
+    """Return how long requests that began together took on average, each from the common start to its own end."""
+    return sum(done.decode_us for done in replays) / len(replays)
 
 
 def _prefill(plan: Plan, rule: Rule, curve: CostCurve, references: _References) -> Iterable[Cell]:

@@ -116,7 +116,7 @@ def test_in_a_row_one_policy_meets_all_texts_and_elsewhere_each_a_fresh_one() ->
     assert sorted(cell.to_off > 1 for cell in in_a_row) == [False, True, True]
 
 
-def test_several_at_once_are_measured_by_the_time_they_keep_the_machine_busy() -> None:
+def test_several_at_once_are_measured_by_the_time_a_request_takes_on_average() -> None:
     cells = run(plan(fixed(1), sections=("batch",)))
     assert [cell.text.count("+") + 1 for cell in cells] == [2, 2, 4]
     assert cells[0].us == 200 * 110  # two rows in each of 200 steps

@@ -26,8 +26,8 @@ def targets() -> list[Target]:
     return list(conclude(plan, run(plan), []).targets)
 
 
-# A policy that knew the probabilities before it drafts, the costs, and the best price of time would leave 0.53 of the best
-# fixed width's regret, and reach 0.975 in its worst short request: the row "informed" of the table.
+# A policy that knew the probabilities before it drafts, the costs, and the best price of time would leave 0.53 of the
+# best fixed width's regret, and reach 0.975 in its worst short request: the row "informed" of the table.
 _FAR = pytest.mark.xfail(reason="at or beyond what the recorded probabilities can tell", strict=False)
 
 
