@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,10 @@ def add_arguments(parser: Parser) -> None:
         "--check", action="store_true", help="end with status 1 if the default policy misses one of its targets"
     )
     parser.add_argument(
-        "-o", "--output", metavar="DIR", help="folder to write sim.json and sim.html to (default: nothing is written)"
+        "-o",
+        "--output",
+        metavar="DIR",
+        help="folder to write sim.json, sim.html and pictures (SVG) to (default: nothing is written)",
     )
     add_json(parser)
 
@@ -94,6 +98,7 @@ def run(args: argparse.Namespace, factory: EngineFactory) -> int:  # noqa: ARG00
 
 def _suite(args: argparse.Namespace) -> int:
     from pylucebox.sim.page import render  # noqa: PLC0415 - brings numpy
+    from pylucebox.sim.picture import reliability_svg, rules_svg  # noqa: PLC0415
     from pylucebox.sim.reliability import reliability  # noqa: PLC0415
     from pylucebox.sim.results import conclude, document  # noqa: PLC0415
     from pylucebox.sim.suite import run as run_plan  # noqa: PLC0415
@@ -104,7 +109,8 @@ def _suite(args: argparse.Namespace) -> int:
     result = conclude(plan, cells, reliability(plan.traces))
     found = document(result)
     if args.output is not None:
-        _write(Path(args.output), found, render(result))
+        pictures = {"sim.svg": rules_svg(result), "reliability.svg": reliability_svg(result.reliability)}
+        _write(Path(args.output), found, {"sim.html": render(result), **pictures})
     if args.json:
         print_json(found)
     else:
@@ -206,18 +212,25 @@ def _by_machine(result: Result) -> list[Table]:
 
 
 def _sentences(result: Result, output: str | None) -> list[str]:
-    lines = [
+    lines = [f"{rule.name}: {rule.title}" for rule in result.plan.rules]
+    lines.append("")
+    lines += [
         f"{'reached' if each.met else 'MISSED'}: {each.what}: {each.value:.3f},"
         f" wanted {each.limit:g} or {'more' if each.at_least else 'less'}"
         for each in result.targets
     ]
     if output is not None:
-        lines.append(f"report: {output}/sim.html; data: {output}/sim.json")
+        lines.append(_written(output))
     return lines
+
+
+def _written(output: str) -> str:
+    return f"report: {output}/sim.html; data: {output}/sim.json; pictures: {output}/*.svg"
 
 
 def _reliability(args: argparse.Namespace) -> int:
     from pylucebox.sim.page import reliability_page  # noqa: PLC0415
+    from pylucebox.sim.picture import reliability_svg  # noqa: PLC0415
     from pylucebox.sim.reliability import reliability  # noqa: PLC0415
     from pylucebox.sim.results import (  # noqa: PLC0415
         RELIABILITY_COLUMNS,
@@ -234,7 +247,8 @@ def _reliability(args: argparse.Namespace) -> int:
         "reliability": [reliability_document(each) for each in found],
     }
     if args.output is not None:
-        _write(Path(args.output), shown, reliability_page(found, traces))
+        files = {"sim.html": reliability_page(found, traces), "reliability.svg": reliability_svg(found)}
+        _write(Path(args.output), shown, files)
     if args.json:
         print_json(shown)
         return 0
@@ -242,15 +256,15 @@ def _reliability(args: argparse.Namespace) -> int:
         Table("What the drafts' probabilities are worth:", RELIABILITY_COLUMNS, tuple(map(reliability_row, found)))
     )
     if args.output is not None:
-        print(f"report: {args.output}/sim.html; data: {args.output}/sim.json")
+        print(_written(args.output))
     return 0
 
 
-def _write(folder: Path, found: dict[str, Any], html: str) -> None:
+def _write(folder: Path, found: dict[str, Any], files: Mapping[str, str]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(plain(found), indent=1, ensure_ascii=False)
-        (folder / "sim.json").write_text(f"{text}\n", encoding="utf-8")
-        (folder / "sim.html").write_text(html, encoding="utf-8")
+        for name, content in {"sim.json": f"{text}\n", **files}.items():
+            (folder / name).write_text(content, encoding="utf-8")
     except OSError as error:
         raise WriteError(path=folder, seen=error.strerror or str(error), advice="Choose another folder.") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -55,6 +56,8 @@ def test_json_and_files_say_the_same(texts: list[str], tmp_path: Path, capsys: p
     assert [rule["name"] for rule in found["rules"]] == ["fixed-3", "off"]
     assert len(found["curves"]) == 6
     assert (folder / "sim.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    for name in ("sim.svg", "reliability.svg"):
+        assert ElementTree.parse(folder / name).getroot().tag == "{http://www.w3.org/2000/svg}svg"
 
 
 def test_the_full_suite_has_more_of_everything(texts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
