@@ -15,7 +15,7 @@ __all__ = ["Calibrator", "log_odds"]
 
 _START: Final = (-0.2, 0.0, 0.9, 0.2)  # offset, first draft, log-odds of the draft, log-odds of recent acceptance
 _STIFFNESS: Final = 20.0  # curvature that the start counts as, for each weight
-_KEPT: Final = 0.999  # of the curvature, per label
+_KEPT: Final = 0.995  # of the curvature, per label
 _LIMIT: Final = 6.9  # log-odds of 0.999
 _RECENT: Final = 0.1  # weight of a label in the recent acceptance
 _SCORE_KEPT: Final = 127 / 128

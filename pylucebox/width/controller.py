@@ -37,6 +37,8 @@ _OWN_SHARE: Final = 0.01  # of a cycle, that thinking about it may take
 _OWN_VOUCHER_NS: Final = 1_000_000  # at the start of a request, where thinking pays most
 _OWN_PLENTY_NS: Final = 500_000  # with so much saved up, nothing is put off
 _REFRESH: Final = 4  # cycles that are learned from, for each time that the look-ahead is brought up to date
+_ADVANCE: Final = 4.0  # drafts that exploration may owe
+_SURE: Final = 0.7  # chance of a chain from which it is worth seeing more of it
 _ASK_US: Final = 30.0  # what a look at the drafts takes, call and return through Python
 _MOST_TRIALS: Final = 2  # of a width that was never timed, in a request
 _MOST_ANCHORS: Final = 3  # cycles to time one of the first widths on a machine nothing is known of
@@ -148,11 +150,11 @@ class AdaptiveWidth:
             self._open_pass(context)
         self._planned.add(seq)
         state.n_past = context.n_past
-        state.chances, state.stop, state.paid_us = [], 0, 0.0
+        state.chances, state.stop, state.reason = [], 0, "price"
         widest = min(context.max_width, context.max_tokens_left, MAX_WIDTH // max(1, context.n_active))
         state.limit = max(0, widest - 1)
         if state.limit == 0:
-            self._tally.reason = "limit"
+            state.reason = "limit"
             plan = _PLAIN
         elif context.n_active > 1:
             plan = self._plan_joint(state, context)
@@ -188,11 +190,11 @@ class AdaptiveWidth:
     def _plan_alone(self, state: SequenceState) -> CyclePlan:
         untimed = self._untimed(state.limit)
         if untimed is not None:
-            self._tally.reason = "cold start"
+            state.reason = "cold start"
             return CyclePlan(untimed + 1, untimed)
         state.limit = self._affordable(state.limit)
         if state.limit == 0:
-            self._tally.reason = "ledger"
+            state.reason = "ledger"
             return self._parked(state, ask=False)
         prices = self._model.prices
         if self._uses_probs and self._calibrator.better:
@@ -202,7 +204,6 @@ class AdaptiveWidth:
             if not self._light and (self._spare_ns > _OWN_PLENTY_NS or self._n_full % _REFRESH == 0):
                 self._lookahead.refresh(self._price.per_us(prices.verify[0]), prices)
             if self._lookahead.threshold[0][state.mood] > 1.0:
-                self._tally.reason = "price"
                 return self._parked(state, ask=True)
             first = self._without_asking(state, 1)
             return CyclePlan(first + 1, first, True)
@@ -213,24 +214,26 @@ class AdaptiveWidth:
             if untimed is not None:
                 return CyclePlan(untimed + 1, untimed)
         k = min(state.k, state.limit)
-        self._tally.reason = "price"
         n_draft = k
         if not self._light and k < state.limit:
             draft = prices.draft
             wanted = worth_knowing(state.acceptance, k, state.limit, prices)
             if wanted > k and self._credits.pay_value(draft[wanted] - draft[k]):
                 n_draft = wanted
-            elif self._credits.pay_floor(draft[k + 1] - draft[k]):
+            elif self._looks(state, k):
                 n_draft = k + 1
         return CyclePlan(k + 1, n_draft)
 
     def _parked(self, state: SequenceState, *, ask: bool) -> CyclePlan:
         """Verify nothing, but draft once where the floor of exploration can pay."""
-        price = self._model.prices.draft[1]
-        if not self._credits.pay_floor(price):
-            return _PLAIN
-        state.paid_us = price
-        return CyclePlan(1, 1, ask)
+        return CyclePlan(1, 1, ask) if self._looks(state, 0) else _PLAIN
+
+    def _looks(self, state: SequenceState, depth: int) -> bool:
+        """Pay for a draft after `depth` others that seems to be worth nothing: what is known of it may be outdated."""
+        draft = self._model.prices.draft
+        price_us = draft[depth + 1] - draft[depth]
+        # After one that would have held, look again at once: easier text has perhaps begun.
+        return self._credits.pay_floor(price_us, debt_us=_ADVANCE * price_us if state.hopes else 0.0)
 
     def _untimed(self, limit: int) -> int | None:
         """Return one of the first widths to time on a machine that nothing is known of."""
@@ -267,7 +270,6 @@ class AdaptiveWidth:
             deeper = min(self._joint + 1, MAX_DRAFT)
             self._joint_looks = self._credits.pay_floor(draft[deeper] - draft[deeper - 1])
         k = min(self._joint, state.limit)
-        self._tally.reason = "price"
         return CyclePlan(k + 1, min(k + self._joint_looks, state.limit))
 
     def _choose_joint(self, state: SequenceState, context: CycleContext) -> int:
@@ -309,11 +311,13 @@ class AdaptiveWidth:
             n_more = self._without_asking(state, n_made + 1) - n_made
             self._spare_ns -= self._clock() - began
             return n_made + 1, n_more
+        if stop == len(chances) < limit and reach > _SURE and self._looks(state, stop):
+            self._spare_ns -= self._clock() - began
+            return stop + 1, 1
         state.stop = stop
         k = self._worth_verifying(chances, limit)
         if not k:
-            self._tally.reason = "price"
-        self._spare_ns -= self._clock() - began
+            self._spare_ns -= self._clock() - began
         return k + 1, 0
 
     def _without_asking(self, state: SequenceState, depth: int) -> int:
@@ -349,7 +353,7 @@ class AdaptiveWidth:
         n_active = max(1, observation.n_active)
         self._n_observed += 1
         self._pass_tokens += n_tokens
-        self._tally.add(observation, n_tokens)
+        self._tally.add(observation, n_tokens, state.reason)
         if self._n_observed >= n_active:
             self._close_pass(observation, took_us)
         if self._light:
@@ -372,12 +376,14 @@ class AdaptiveWidth:
 
     def _learn_labels(self, state: SequenceState, observation: CycleObservation) -> None:
         rates = list(state.acceptance.rates())
+        state.hopes = False
         for label in state.labels(observation):
             state.acceptance.learn(label.depth, label.held)
             state.recent.learn(label.held)
             if label.probability is not None:
                 self._calibrator.learn(label.depth, label.probability, label.odds, label.held, rates[label.depth])
             self._tally.label(label.depth, label.held)
+            state.hopes = label.held and label.depth >= observation.n_verified
 
     def _close_pass(self, observation: CycleObservation, took_us: float) -> None:
         """Account for a cycle once all its sequences have reported."""

@@ -33,9 +33,9 @@ class Credits:
         self.floor_us = min(self.floor_us + _FLOOR * took_us, most_us)
         self.value_us = min(self.value_us + _VALUE * took_us, most_us)
 
-    def pay_floor(self, price_us: float) -> bool:
-        """Pay if there is enough."""
-        if price_us > self.floor_us:
+    def pay_floor(self, price_us: float, *, debt_us: float = 0.0) -> bool:
+        """Pay if there is enough, or if no more than `debt_us` is owed afterwards."""
+        if price_us > self.floor_us + debt_us:
             return False
         self.floor_us -= price_us
         self.spent_us += price_us

@@ -13,16 +13,9 @@ __all__ = ["Tally"]
 
 
 class Tally:
-    """Adds up what cycles did.
-
-    Attributes
-    ----------
-    reason
-        Why the present cycle verifies nothing, should it do so.
-    """
+    """Adds up what cycles did."""
 
     def __init__(self) -> None:
-        self.reason = "price"
         self._cycles = 0
         self._tokens = 0
         self._verified = [0] * MAX_WIDTH
@@ -31,14 +24,14 @@ class Tally:
         self._seen = [0] * MAX_DRAFT
         self._reasons: Counter[str] = Counter()
 
-    def add(self, observation: CycleObservation, n_tokens: int) -> None:
-        """Count a cycle of a sequence."""
+    def add(self, observation: CycleObservation, n_tokens: int, reason: str) -> None:
+        """Count a cycle of a sequence, and why it verified nothing if it did so."""
         self._cycles += 1
         self._tokens += n_tokens
         self._verified[observation.n_verified] += 1
         self._drafted[observation.n_drafted] += 1
         if not observation.n_verified:
-            self._reasons[self.reason] += 1
+            self._reasons[reason] += 1
 
     def label(self, depth: int, held: bool) -> None:
         """Count a draft whose predecessors all held."""

@@ -35,8 +35,10 @@ class SequenceState:
         How sure the first draft of the last cycle with drafts was.
     stop
         Where drafting ought to have stopped in this cycle; 0 if that was not asked.
-    paid_us
-        What the floor of exploration paid for this cycle.
+    hopes
+        Whether the last draft that was labelled held and was not verified.
+    reason
+        Why the present cycle verifies nothing, should it do so.
     """
 
     def __init__(self, acceptance: Acceptance | None = None) -> None:
@@ -50,7 +52,8 @@ class SequenceState:
         self.chances: list[float] = []
         self.stop = 0
         self.mood = 1
-        self.paid_us = 0.0
+        self.hopes = False
+        self.reason = "price"
 
     def labels(self, observation: CycleObservation) -> Iterator[Label]:
         """Give all that a cycle tells about drafts, its own and earlier ones."""
