@@ -9,7 +9,8 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pylucebox._errors import InvalidArgumentError, LoadError, StrPath, TraceFormatError, WriteError
+from pylucebox._errors import InvalidArgumentError, LoadError, StrPath, WriteError
+from pylucebox.sim.errors import TraceFormatError
 from pylucebox.sim.trace import DEPTH, Trace
 
 if TYPE_CHECKING:
