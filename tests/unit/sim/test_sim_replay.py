@@ -9,7 +9,7 @@ import pytest
 from _traces import COSTS, trace_of
 
 from pylucebox import InvalidArgumentError
-from pylucebox.sim.machine import QUIET, REALISTIC, Machine, swept
+from pylucebox.sim.machine import QUIET, REALISTIC, Machine, passes, swept
 from pylucebox.sim.replay import Replay, ReplayCycle, replay, replay_batch
 from pylucebox.sim.trace import DEPTH
 from pylucebox.width import CycleContext, CycleObservation, CyclePlan, FixedWidth
@@ -202,6 +202,24 @@ def test_several_sequences_share_the_time_and_eight_rows() -> None:
     assert seen == [(0, 4, 8, 2), (1, 4, 8, 2), (0, 6, 6, 1)]
     assert second.decode_us == 170 + 30
     assert first.decode_us == (170 + 30) + (150 + 50)
+
+
+@pytest.mark.parametrize(
+    ("widths", "rows"),
+    [
+        ((5,), [5]),
+        ((2, 2, 2), [6]),
+        ((4, 2), [4, 2]),
+        ((2, 4), [2, 4]),
+        ((3, 3, 1, 1), [3, 3, 2]),
+        ((1, 1, 3, 3), [2, 6]),
+        ((1, 3, 1), [1, 3, 1]),
+    ],
+)
+def test_unequal_widths_take_several_passes(widths: tuple[int, ...], rows: list[int]) -> None:
+    assert passes(widths) == rows
+    verify_us = sum(COSTS.verify_us[n - 1] for n in rows)
+    assert Machine(COSTS).cycle(widths, 3, rejected=True).true_us == verify_us + 30 + 5
 
 
 def test_the_widest_are_cut_first_and_shadow_drafts_stay() -> None:
