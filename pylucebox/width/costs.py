@@ -133,8 +133,8 @@ class CostModel:
         if not 0 <= row < MAX_WIDTH:
             return
         fresh = self._count[row] == 0.0
-        if (built or fresh) and self._n_skipped[row] < (_MOST_BUILDS if built else 1):
-            self._n_skipped[row] += 1  # the first one of a row count is cold as well
+        if built and self._n_skipped[row] < _MOST_BUILDS:
+            self._n_skipped[row] += 1
             return
         if fresh:
             self._mean[row], self._count[row] = took_us / self._factor, 1.0

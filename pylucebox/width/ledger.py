@@ -8,32 +8,35 @@ __all__ = ["Ledger"]
 
 _SHARE: Final = 0.02  # of the time without MTP that may be lost
 _STEPS: Final = 4.0  # plain steps that may be lost on top
-_WINDOW: Final = 1024.0  # tokens after which losses and gains are forgotten
-_MOST_GAIN: Final = 8.0  # plain steps of gain that are kept
+_WINDOW: Final = 1024.0  # tokens whose share can be saved up, so that a long request cannot lose it all at once
+_MOST_GAIN: Final = 8.0  # plain steps of gain that can be lost again
 
 
 class Ledger:
-    """Time lost against plain decoding, in microseconds; negative is gained.
+    """Plain steps that may still be lost: a few at first, a little for each token, and what drafts have gained.
 
-    A plain cycle is what it is compared with, so it costs nothing but its shadow drafts. Charging its measured time
-    against an estimate of itself would park a request forever once the estimate is a little low.
+    As long as no cycle is begun that could lose more than there is, a request takes at no time longer than 1.02 times
+    plain decoding plus four steps. A plain cycle is what all is compared with, so it costs nothing but its drafts.
+    Charging its measured time against an estimate of itself would park a request forever once the estimate is a little
+    low.
+
+    Attributes
+    ----------
+    lost_us, worst_us
+        Time lost so far against plain decoding, now and at its worst; negative is gained.
     """
 
     def __init__(self) -> None:
         self.lost_us = 0.0
         self.worst_us = 0.0
-        self._n_tokens = 0.0
-
-    def limit_us(self, plain_us: float) -> float:
-        """Return the loss that is allowed now, where a plain step takes `plain_us`."""
-        return plain_us * (_STEPS + _SHARE * min(self._n_tokens, _WINDOW))
+        self._room = _STEPS
 
     def room_us(self, plain_us: float) -> float:
-        """Return what a cycle may take longer than a plain step, should all its drafts fail."""
-        return self.limit_us(plain_us) - self.lost_us
+        """Return what the next cycle may take longer than a plain step, which takes `plain_us`."""
+        return self._room * plain_us
 
     def plain(self, draft_us: float, n_tokens: float, plain_us: float) -> None:
-        """Enter a cycle that verified no draft, and what its shadow drafts took."""
+        """Enter a cycle that verified no draft, and what its drafts took."""
         self._enter(draft_us, n_tokens, plain_us)
 
     def drafted(self, took_us: float, n_tokens: float, plain_us: float) -> None:
@@ -41,7 +44,7 @@ class Ledger:
         self._enter(took_us - n_tokens * plain_us, n_tokens, plain_us)
 
     def _enter(self, lost_us: float, n_tokens: float, plain_us: float) -> None:
-        lost = (self.lost_us + lost_us) * (1.0 - n_tokens / _WINDOW)
-        self.lost_us = max(lost, -_MOST_GAIN * plain_us)
+        self.lost_us += lost_us
         self.worst_us = max(self.worst_us, self.lost_us)
-        self._n_tokens += n_tokens
+        room = self._room + _SHARE * n_tokens - lost_us / plain_us
+        self._room = min(room, _STEPS + _SHARE * _WINDOW + _MOST_GAIN)

@@ -27,8 +27,8 @@ _FORGET: Final = 0.96  # per draft of a depth
 _GRID: Final = 8  # steps from 0 to 1
 _NEVER: Final = 2.0  # no chance is so high
 
-# For each bin and each point of the grid: the point, where a draft of that chance leads from it, and between which points
-# that is.
+# For each bin and each point of the grid: the point, where a draft of that chance leads from it, in which cell that is,
+# and where in the cell.
 _SPOTS: Final = [
     [(index, index * chance, int(index * chance), index * chance % 1.0) for index in range(_GRID + 1)]
     for chance in _CENTRES

@@ -55,6 +55,11 @@ class SequenceState:
         self.hopes = False
         self.reason = "price"
 
+    def plan(self, n_past: int, limit: int) -> None:
+        """Start a cycle."""
+        self.n_past, self.limit = n_past, limit
+        self.chances, self.stop, self.reason = [], 0, "price"
+
     def labels(self, observation: CycleObservation) -> Iterator[Label]:
         """Give all that a cycle tells about drafts, its own and earlier ones."""
         accepted, verified = observation.n_accepted, observation.n_verified
