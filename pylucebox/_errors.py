@@ -14,7 +14,7 @@ The builtin in brackets is a second base, so ordinary handlers such as ``except 
     │  ├─ ModelFormatError (ValueError)
     │  ├─ SidecarNotFoundError (FileNotFoundError)   .looked_for
     │  ├─ SidecarMismatchError (ValueError)     .field .model_value .sidecar_value
-    │  └─ TraceFormatError (ValueError)
+    │  └─ TraceFormatError (ValueError)         in pylucebox/sim/errors.py
     ├─ WriteError (OSError)                     .path
     ├─ ListenError (OSError)                    .address
     ├─ DecodeError
@@ -65,7 +65,6 @@ __all__ = [
     "SidecarMismatchError",
     "SidecarNotFoundError",
     "SpecUnavailableError",
-    "TraceFormatError",
     "WriteError",
 ]
 
@@ -363,12 +362,6 @@ class SidecarMismatchError(LoadError, ValueError):
             advice=advice,
             native_log=native_log,
         )
-
-
-class TraceFormatError(LoadError, ValueError):
-    """A file was read but is no trace that this version can replay."""
-
-    default_advice = "Record it again with `lucebox trace`."
 
 
 class WriteError(LuceboxError, OSError):

@@ -27,7 +27,6 @@ from pylucebox._errors import (
     SidecarMismatchError,
     SidecarNotFoundError,
     SpecUnavailableError,
-    TraceFormatError,
     WriteError,
 )
 from pylucebox._model import ModelInfo
@@ -39,6 +38,7 @@ from pylucebox._spec import SpecReason, SpecState
 from pylucebox._stats import RequestStats, SpecStats
 from pylucebox._version import __version__
 from pylucebox.ab.errors import ArmError, ComparisonError, EnvironmentMismatchError, SessionFileError
+from pylucebox.sim.errors import TraceFormatError
 from pylucebox.width import (
     CycleContext,
     CycleObservation,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,10 @@ def add_arguments(parser: Parser) -> None:
         "--check", action="store_true", help="end with status 1 if the default policy misses one of its targets"
     )
     parser.add_argument(
-        "-o", "--output", metavar="DIR", help="folder to write sim.json and sim.html to (default: nothing is written)"
+        "-o",
+        "--output",
+        metavar="DIR",
+        help="folder to write sim.json, sim.html and pictures (SVG) to (default: nothing is written)",
     )
     add_json(parser)
 
@@ -94,6 +98,7 @@ def run(args: argparse.Namespace, factory: EngineFactory) -> int:  # noqa: ARG00
 
 def _suite(args: argparse.Namespace) -> int:
     from pylucebox.sim.page import render  # noqa: PLC0415 - brings numpy
+    from pylucebox.sim.picture import reliability_svg, rules_svg  # noqa: PLC0415
     from pylucebox.sim.reliability import reliability  # noqa: PLC0415
     from pylucebox.sim.results import conclude, document  # noqa: PLC0415
     from pylucebox.sim.suite import run as run_plan  # noqa: PLC0415
@@ -104,7 +109,8 @@ def _suite(args: argparse.Namespace) -> int:
     result = conclude(plan, cells, reliability(plan.traces))
     found = document(result)
     if args.output is not None:
-        _write(Path(args.output), found, render(result))
+        pictures = {"sim.svg": rules_svg(result), "reliability.svg": reliability_svg(result.reliability)}
+        _write(Path(args.output), found, {"sim.html": render(result), **pictures})
     if args.json:
         print_json(found)
     else:
@@ -157,7 +163,6 @@ def _traces(args: argparse.Namespace) -> tuple[Trace, ...]:
 
 def _tables(result: Result) -> list[Table]:
     from pylucebox.sim.page import HEADINGS  # noqa: PLC0415
-    from pylucebox.sim.results import CLAIRVOYANT, bound_summary  # noqa: PLC0415
 
     sections = result.sections
     columns = ["rule"]
@@ -177,14 +182,23 @@ def _tables(result: Result) -> list[Table]:
     first = result.of(sections[0], result.plan.rules[0].name)
     best_regret = "-" if first is None or first.best_regret is None else f"{first.best_regret:.3f}"
     rows.append(("best fixed", *("1.000",) * (2 * len(sections)), "-", best_regret))
-    bounds: list[str] = []
-    for section in sections:
-        bound = bound_summary(result.cells, section)["mean"]
-        bounds += ["-" if bound is None else f"{bound:.3f}", "-"]
-    rows.append((CLAIRVOYANT, *bounds, "-", "0.000"))
+    rows += _bound_rows(result)
     meaning = "; ".join(f"{section}: {HEADINGS[section][0].lower()}{HEADINGS[section][1:]}" for section in sections)
     title = f"Speed in units of the best fixed width of each request, geometric means ({meaning}):"
     return [Table(title, tuple(columns), tuple(rows)), *_by_machine(result)]
+
+
+def _bound_rows(result: Result) -> list[tuple[str, ...]]:
+    from pylucebox.sim.results import bounds  # noqa: PLC0415
+
+    limits = {section: bounds(result.cells, section) for section in result.sections}
+    rows = []
+    for number, each in enumerate(limits[result.sections[0]]):
+        cells = [each.name]
+        for found in limits.values():
+            cells += [f"{found[number].mean:.3f}", f"{found[number].worst:.3f}"] if found else ["-", "-"]
+        rows.append((*cells, "-", f"{each.regret:.3f}"))
+    return rows
 
 
 def _by_machine(result: Result) -> list[Table]:
@@ -198,18 +212,25 @@ def _by_machine(result: Result) -> list[Table]:
 
 
 def _sentences(result: Result, output: str | None) -> list[str]:
-    lines = [
+    lines = [f"{rule.name}: {rule.title}" for rule in result.plan.rules]
+    lines.append("")
+    lines += [
         f"{'reached' if each.met else 'MISSED'}: {each.what}: {each.value:.3f},"
         f" wanted {each.limit:g} or {'more' if each.at_least else 'less'}"
         for each in result.targets
     ]
     if output is not None:
-        lines.append(f"report: {output}/sim.html; data: {output}/sim.json")
+        lines.append(_written(output))
     return lines
+
+
+def _written(output: str) -> str:
+    return f"report: {output}/sim.html; data: {output}/sim.json; pictures: {output}/*.svg"
 
 
 def _reliability(args: argparse.Namespace) -> int:
     from pylucebox.sim.page import reliability_page  # noqa: PLC0415
+    from pylucebox.sim.picture import reliability_svg  # noqa: PLC0415
     from pylucebox.sim.reliability import reliability  # noqa: PLC0415
     from pylucebox.sim.results import (  # noqa: PLC0415
         RELIABILITY_COLUMNS,
@@ -226,7 +247,8 @@ def _reliability(args: argparse.Namespace) -> int:
         "reliability": [reliability_document(each) for each in found],
     }
     if args.output is not None:
-        _write(Path(args.output), shown, reliability_page(found, traces))
+        files = {"sim.html": reliability_page(found, traces), "reliability.svg": reliability_svg(found)}
+        _write(Path(args.output), shown, files)
     if args.json:
         print_json(shown)
         return 0
@@ -234,15 +256,15 @@ def _reliability(args: argparse.Namespace) -> int:
         Table("What the drafts' probabilities are worth:", RELIABILITY_COLUMNS, tuple(map(reliability_row, found)))
     )
     if args.output is not None:
-        print(f"report: {args.output}/sim.html; data: {args.output}/sim.json")
+        print(_written(args.output))
     return 0
 
 
-def _write(folder: Path, found: dict[str, Any], html: str) -> None:
+def _write(folder: Path, found: dict[str, Any], files: Mapping[str, str]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(plain(found), indent=1, ensure_ascii=False)
-        (folder / "sim.json").write_text(f"{text}\n", encoding="utf-8")
-        (folder / "sim.html").write_text(html, encoding="utf-8")
+        for name, content in {"sim.json": f"{text}\n", **files}.items():
+            (folder / name).write_text(content, encoding="utf-8")
     except OSError as error:
         raise WriteError(path=folder, seen=error.strerror or str(error), advice="Choose another folder.") from error

@@ -12,7 +12,7 @@ from pylucebox.ab.markup import Html, el
 from pylucebox.ab.page import page
 from pylucebox.sim.costs import CostCurve, cycle_us
 from pylucebox.sim.reliability import Reliability
-from pylucebox.sim.results import BEST_FIXED, CLAIRVOYANT, RELIABILITY_COLUMNS, Result, bound_summary, reliability_row
+from pylucebox.sim.results import BEST_FIXED, RELIABILITY_COLUMNS, Bound, Result, bounds, reliability_row
 from pylucebox.sim.suite import Cell, Summary
 from pylucebox.sim.trace import DEPTH, Trace
 
@@ -81,21 +81,22 @@ def _section(result: Result, section: str) -> Html:
         el(
             "p",
             "Speed in units of the best fixed width of each request in hindsight. The mark is the geometric mean, the"
-            " line reaches from the worst to the best cell.",
+            " line reaches from the worst to the best cell. Informed: knows the probabilities of a chain before it"
+            " drafts, the costs, and the best price of time in hindsight. Clairvoyant: knows which drafts hold.",
             class_="soft",
         ),
-        _forest(rows, cells, bound_summary(cells, section)["mean"]),
+        _forest(rows, cells, bounds(cells, section)),
         _heat("By machine, geometric mean", rows, [each.by_curve for each in rows]),
         None if section == "batch" else _heat("By text, geometric mean", rows, [each.by_text for each in rows]),
         class_="card",
     )
 
 
-def _forest(rows: Sequence[Summary], cells: Sequence[Cell], bound: float | None) -> Html:
+def _forest(rows: Sequence[Summary], cells: Sequence[Cell], limits: Sequence[Bound]) -> Html:
     best = {row.rule: max(cell.to_best for cell in cells if cell.rule == row.rule) for row in rows}
     # One rule that is far off must not squeeze the others; its line then begins at the edge.
     low = max(_LOWEST, min(row.worst for row in rows))
-    axis = LogAxis(low / 1.05, max(*best.values(), bound or 1.0, 1.05) * 1.05)
+    axis = LogAxis(low / 1.05, max(1.05, *best.values(), *(each.mean for each in limits)) * 1.05)
     bands = [Band(1.0 - _SAME, 1.0 + _SAME, "band")]
     head = el(
         "tr",
@@ -105,9 +106,11 @@ def _forest(rows: Sequence[Summary], cells: Sequence[Cell], bound: float | None)
         el("th", "worst to off", scope="col", class_="narrow"),
     )
     drawn = [_forest_row(row, best[row.rule], axis, bands) for row in rows]
-    if bound is not None:
-        interval = Interval(bound, bound, bound, "unresolved", f"{CLAIRVOYANT}: {bound:.3f}", is_total=True)
-        drawn.append(_line(CLAIRVOYANT, interval_strip(axis, interval, bands), f"{bound:.3f}", ""))
+    for each in limits:
+        interval = Interval(
+            each.mean, each.mean, each.mean, "unresolved", f"{each.name}: {each.mean:.3f}", is_total=True
+        )
+        drawn.append(_line(each.name, interval_strip(axis, interval, bands), f"{each.mean:.3f} ({each.worst:.3f})", ""))
     cols = el("colgroup", el("col", class_="arm"), el("col"), el("col", class_="value"), el("col", class_="verdict"))
     return el("table", cols, el("thead", head), el("tbody", *drawn), class_="forest")
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pylucebox.sim.reliability import Reliability
-from pylucebox.sim.suite import Cell, Plan, Section, Summary, summarise
+from pylucebox.sim.suite import Cell, Plan, Section, Summary, geometric_mean, summarise
 
-__all__ = ["SCHEMA", "Result", "Target", "bound_summary", "conclude", "document", "targets"]
+__all__ = ["SCHEMA", "Bound", "Result", "Target", "bounds", "conclude", "document", "targets"]
 
 SCHEMA: Final = "lucebox-sim/1"
 
@@ -19,6 +19,7 @@ RELIABILITY_COLUMNS: Final = ("depth", "drafts", "held", "Brier", "of the mean",
 
 BEST_FIXED: Final = "best fixed"
 CLAIRVOYANT: Final = "clairvoyant"
+INFORMED: Final = "informed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,26 @@ class Target:
     def met(self) -> bool:
         """Whether the target is reached."""
         return self.value >= self.limit if self.at_least else self.value <= self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What could have been, beside the rules of a section.
+
+    Attributes
+    ----------
+    name
+        ``"informed"`` or ``"clairvoyant"``; `pylucebox.sim.bounds` says what they know.
+    mean, worst
+        Speed in units of the best fixed width of each request: geometric mean and smallest.
+    regret
+        Geometric mean of the time in units of the clairvoyant's, less 1.
+    """
+
+    name: str
+    mean: float
+    worst: float
+    regret: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,15 +141,24 @@ def targets(summaries: Sequence[Summary]) -> list[Target]:
     return found
 
 
-def bound_summary(cells: Sequence[Cell], section: Section) -> dict[str, float | None]:
-    """Return how fast the clairvoyant is in units of the best fixed width: mean over the texts and machines."""
+def bounds(cells: Sequence[Cell], section: Section) -> tuple[Bound, ...]:
+    """Return what stands beside the rules of a section: what probabilities can tell, and the clairvoyant.
+
+    Nothing where they are not computed.
+    """
     known = {(cell.curve, cell.text, cell.seed): cell.reference for cell in cells if cell.section == section}
-    logs = [
-        math.log(reference.best_us / reference.clairvoyant_us)
-        for reference in known.values()
-        if reference.clairvoyant_us
+    triples = [
+        (each.best_us, each.informed_us, each.clairvoyant_us)
+        for each in known.values()
+        if each.informed_us and each.clairvoyant_us
     ]
-    return {"mean": math.exp(sum(logs) / len(logs)) if logs else None}
+    if not triples:
+        return ()
+    informed = geometric_mean(best / informed for best, informed, _ in triples)
+    worst = min(best / informed for best, informed, _ in triples)
+    regret = geometric_mean(informed / least for _, informed, least in triples) - 1.0
+    clairvoyant = geometric_mean(best / least for best, _, least in triples)
+    return Bound(INFORMED, informed, worst, regret), Bound(CLAIRVOYANT, clairvoyant, 1.0, 0.0)
 
 
 def document(result: Result) -> dict[str, Any]:
@@ -164,7 +194,7 @@ def document(result: Result) -> dict[str, Any]:
             }
             for each in result.targets
         ],
-        "clairvoyant": {section: bound_summary(result.cells, section)["mean"] for section in result.sections},
+        "bounds": {section: list(bounds(result.cells, section)) for section in result.sections},
         "summaries": list(result.summaries),
         "reliability": [reliability_document(each) for each in result.reliability],
         "cells": [_cell(cell) for cell in result.cells],
@@ -206,6 +236,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
         "best_us": round(cell.reference.best_us, 1),
         "off_us": round(cell.reference.off_us, 1),
         "clairvoyant_us": cell.reference.clairvoyant_us,
+        "informed_us": cell.reference.informed_us,
         "widths": None if replay is None else replay.widths(),
         "n_cycles": None if replay is None else len(replay.cycles),
         "n_accepted": None if replay is None else replay.n_accepted,

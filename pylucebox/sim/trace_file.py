@@ -9,7 +9,8 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pylucebox._errors import InvalidArgumentError, LoadError, StrPath, TraceFormatError, WriteError
+from pylucebox._errors import InvalidArgumentError, LoadError, StrPath, WriteError
+from pylucebox.sim.errors import TraceFormatError
 from pylucebox.sim.trace import DEPTH, Trace
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ def read_trace(path: StrPath) -> Trace:
     try:
         with zipfile.ZipFile(name) as archive:
             arrays = _arrays(archive, name)
+    except TraceFormatError:  # an OSError, too
+        raise
     except FileNotFoundError as error:
         raise LoadError(f"cannot read {name!r}", path=name, seen="there is no such file") from error
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:

@@ -29,10 +29,10 @@ from pylucebox._errors import (
     SidecarMismatchError,
     SidecarNotFoundError,
     SpecUnavailableError,
-    TraceFormatError,
     WriteError,
 )
 from pylucebox.ab.errors import ArmError, EnvironmentMismatchError, SessionFileError
+from pylucebox.sim.errors import TraceFormatError
 
 LOG = ("W one", "E two")
 EXAMPLES: list[LuceboxError] = [
