@@ -181,7 +181,13 @@ def check_caches(cache_type_v: str, flash_attn: bool | None) -> None:
 
 
 def dispatch(
-    spec: SpecState, back: BackEnd, *, verify_width: int, n_seq: int, own_pass_reason: str = ""
+    spec: SpecState,
+    back: BackEnd,
+    *,
+    verify_width: int,
+    n_seq: int,
+    own_pass_reason: str = "",
+    draft_notes: tuple[str, ...] = (),
 ) -> Dispatch:
     """Say which path requests take.
 
@@ -197,6 +203,8 @@ def dispatch(
         Sequences that may run together, 1 to 8.
     own_pass_reason
         Why the MTP block reads prompts in passes of its own instead of the trunk's, as `NativeSession` has it.
+    draft_notes
+        What is to be known of how drafts are made.
     """
     same_bits, why = _few_rows(back)
     if not spec.effective:
@@ -220,6 +228,7 @@ def dispatch(
         notes.append("the width is chosen cycle by cycle, and is 1 where drafts do not pay")
     if own_pass_reason:
         notes.append(f"the MTP block reads prompts in passes of its own: {own_pass_reason}")
+    notes += draft_notes
     return Dispatch(
         spec=spec,
         promise=Promise.BITS if same_bits else Promise.UNVERIFIED,

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, overload
 
 from pylucebox._chat import ChatStep
 from pylucebox._dispatch import Dispatch
+from pylucebox._drafting import DEFAULT_DRAFT_VOCAB
 from pylucebox._engine import Engine
 from pylucebox._model import ModelInfo
 from pylucebox._result import ChatCompletion, Completion, Step
@@ -84,7 +85,7 @@ class EngineOptions:
     ----------
     model
         Path of the model; None is the built-in one.
-    mtp, verify_width, spec, n_ctx, n_threads, device
+    mtp, verify_width, spec, n_ctx, n_threads, device, draft_vocab
         As `pylucebox.Engine` takes them.
     """
 
@@ -95,6 +96,7 @@ class EngineOptions:
     n_ctx: int | None = None
     n_threads: int | None = None
     device: str = "auto"
+    draft_vocab: int | str = DEFAULT_DRAFT_VOCAB
 
 
 class EngineFactory(Protocol):
@@ -118,5 +120,6 @@ def open_engine(options: EngineOptions) -> EngineLike:
         "n_ctx": options.n_ctx,
         "n_threads": options.n_threads,
         "device": options.device,
+        "draft_vocab": options.draft_vocab,
     }
     return Engine.demo(**settings) if options.model is None else Engine(options.model, **settings)

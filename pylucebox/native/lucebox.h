@@ -114,6 +114,8 @@ typedef struct lucebox_model_params {
     bool         check_tensors;
     lucebox_progress_callback progress; /* may be NULL */
     void *                    progress_user_data;
+    const int32_t * draft_ids;   /* tokens that can be drafted, ascending: the drafts then come from these rows of  */
+    size_t          n_draft_ids; /* the LM head only, which are copied. 0: all, or those that the MTP file's head has */
 } lucebox_model_params;
 
 typedef struct lucebox_model_info {
@@ -131,6 +133,9 @@ typedef struct lucebox_model_info {
     uint64_t n_params;
     uint64_t size_bytes;
     uint64_t mtp_size_bytes;
+    int32_t  n_draft_vocab;    /* tokens that can be drafted                                    */
+    uint64_t mtp_block_bytes;  /* the block alone, without embeddings and LM head               */
+    uint64_t draft_rows_bytes; /* rows of LM head and embeddings that were copied for the drafts */
 } lucebox_model_info;
 
 LUCEBOX_API void           lucebox_model_params_init(lucebox_model_params * params);
@@ -240,6 +245,7 @@ typedef struct lucebox_session_params {
     const char * cache_type_k;    /* ggml type name, "f16" by default                                   */
     const char * cache_type_v;
     bool         mtp_kv_in_trunk; /* the trunk's graph writes the K/V of the MTP block, where it can    */
+    bool         draft_chain;     /* make all drafts of a cycle in one launch, where that can be had      */
 } lucebox_session_params;
 
 typedef struct lucebox_session_info {
@@ -254,6 +260,7 @@ typedef struct lucebox_session_info {
     uint64_t mtp_context_bytes;
     uint64_t mtp_compute_bytes;
     bool     mtp_kv_in_trunk; /* in force: prompts take no pass of the MTP block */
+    bool     draft_chain;  /* all drafts of a cycle are made in one launch; if not, lucebox_session_why_stepwise() */
 } lucebox_session_info;
 
 enum lucebox_finish {
@@ -268,7 +275,7 @@ enum lucebox_finish {
 typedef struct lucebox_proposal {
     int32_t n_drafted;
     int32_t tokens[LUCEBOX_MAX_DRAFT];
-    float   probs[LUCEBOX_MAX_DRAFT]; /* top-1 probability over the whole draft vocabulary */
+    float   probs[LUCEBOX_MAX_DRAFT]; /* top-1 probability over the tokens that can be drafted */
 } lucebox_proposal;
 
 /* What one sequence wants of a cycle. */
@@ -302,6 +309,7 @@ typedef struct lucebox_cycle_stats {
     int32_t n_draft_steps;     /* launches of the MTP block                         */
     bool    graph_built;       /* the verify graph was built, not reused            */
     bool    draft_graph_built;
+    int32_t n_draft_waits;     /* of the host for the device while drafts were made */
 } lucebox_cycle_stats;
 
 LUCEBOX_API void           lucebox_session_params_init(lucebox_session_params * params);
@@ -312,6 +320,8 @@ LUCEBOX_API lucebox_status lucebox_session_get_info(const lucebox_session * sess
 
 /* Why the MTP block reads prompts in a pass of its own; empty if it does not, or there is none. */
 LUCEBOX_API const char * lucebox_session_own_pass_reason(const lucebox_session * session);
+/* Why each draft has a launch of its own; empty where it has not. Valid as long as the session. */
+LUCEBOX_API const char * lucebox_session_why_stepwise(const lucebox_session * session);
 
 /* Forget a sequence. Always allowed; also takes a sequence out of the failed state. */
 LUCEBOX_API lucebox_status lucebox_session_clear(lucebox_session * session, int32_t seq);
