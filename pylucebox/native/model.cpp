@@ -273,10 +273,9 @@ void choose_draft_rows(model_state & state, const lucebox_model_params & params,
 #endif
 }
 
-// Bytes of the MTP block without embeddings and LM head.
-uint64_t block_bytes(const llama_model & model) {
-    const std::string prefix = "blk." + std::to_string(model.hparams.n_layer()) + ".";
-    uint64_t          n      = 0;
+// Bytes of the tensors that were loaded and whose names begin like this.
+uint64_t loaded_bytes(const llama_model & model, const std::string & prefix) {
+    uint64_t n = 0;
     for (const auto & [name, tensor] : model.tensors_by_name) {
         n += name.compare(0, prefix.size(), prefix) == 0 ? ggml_nbytes(tensor) : 0;
     }
@@ -469,9 +468,12 @@ lucebox_status lucebox_model_get_info(const lucebox_model * model, lucebox_model
         found.mtp_borrows_head      = state.mtp_borrows_head;
         found.n_params              = llama_model_n_params(trunk);
         found.size_bytes            = llama_model_size(trunk);
-        found.mtp_size_bytes        = state.sidecar ? llama_model_size(state.sidecar.get()) : 0;
+        found.mtp_size_bytes        = state.sidecar ? loaded_bytes(*state.sidecar, "") : 0;
         found.n_draft_vocab         = has_mtp ? found.n_vocab : 0;
-        found.mtp_block_bytes       = has_mtp ? block_bytes(*state.mtp_model()) : 0;
+        if (has_mtp) {
+            const llama_model & mtp = *state.mtp_model();
+            found.mtp_block_bytes   = loaded_bytes(mtp, "blk." + std::to_string(mtp.hparams.n_layer()) + ".");
+        }
         if (state.draft) {
             found.n_draft_vocab    = (int32_t) state.draft->n_tokens();
             found.draft_rows_bytes = state.draft->n_bytes();

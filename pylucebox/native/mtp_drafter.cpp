@@ -155,11 +155,11 @@ void mtp_drafter::pick(int32_t row, sequence & s) const {
     for (int32_t i = 1; i < n_vocab; ++i) {
         best = logits[i] >= logits[best] ? i : best; // of equals the last one, as the CPU's argmax has it
     }
-    float sum = 0.0f;
+    double sum = 0.0;
     for (int32_t i = 0; i < n_vocab; ++i) {
-        sum += std::exp(logits[i] - logits[best]);
+        sum += (double) std::exp(logits[i] - logits[best]);
     }
-    append(s, best, 1.0f / sum);
+    append(s, best, (float) (1.0 / sum));
     keep_state(row, s);
 }
 

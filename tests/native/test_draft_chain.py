@@ -14,7 +14,7 @@ from _models import WriteModel
 
 from pylucebox import Engine, SamplingParams
 from pylucebox._build import DEMO_MODEL
-from pylucebox._gguf_write import MetaPair
+from pylucebox._gguf_write import MetaPair, pack_u32
 from pylucebox._model import Model, ModelOptions
 from pylucebox._native_session import NativeSession, SessionOptions
 from pylucebox._session import Ask, MoreDrafts, Proposal
@@ -65,7 +65,7 @@ def dense(files: TinyModelFiles, path: Path) -> Path:
     assert files.sidecar is not None
     header, tensors = load(files.sidecar)
     metadata = [pair for pair in metadata_of(header) if not pair.key.endswith("attention.compress_ratios")]
-    ratios = MetaPair("qwen4exp.attention.compress_ratios", "u32", 0)
+    ratios = MetaPair("qwen4exp.attention.compress_ratios", pack_u32(0))
     return save(path, [*metadata, ratios], without(tensors, [name for name in tensors if ".indexer." in name]))
 
 

@@ -56,7 +56,7 @@ def with_rows(files: TinyModelFiles, path: Path, ids: Sequence[int]) -> Path:
 
 @N_ROWS
 @PLACES
-@pytest.mark.parametrize("weight_type", ["q8_0", "q4_0", "f16"])
+@pytest.mark.parametrize("weight_type", ["q4_0", "f16"])
 def test_rows_draft_as_a_file_that_has_only_them(
     write_model: WriteModel, tmp_path: Path, mtp: str, weight_type: str, n_rows: int
 ) -> None:
