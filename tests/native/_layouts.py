@@ -6,7 +6,8 @@ those of the project's list of layouts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import struct
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -49,6 +50,13 @@ def metadata_of(*files: GgufModel) -> list[MetaPair]:
     """Return the metadata of files, later ones counting where they differ."""
     merged = {key: file.head.read_bytes(*span) for file in files for key, span in file.head.value_spans.items()}
     return [MetaPair(key, value) for key, value in merged.items()]
+
+
+def with_ratios(metadata: list[MetaPair], ratios: Sequence[int]) -> list[MetaPair]:
+    """Return metadata with these tokens per pooled key, one number a block; 0 is a block with dense attention."""
+    key = "qwen4exp.attention.compress_ratios"
+    packed = struct.pack(f"<IIQ{len(ratios)}i", 9, 5, len(ratios), *ratios)
+    return [*(pair for pair in metadata if pair.key != key), MetaPair(key, packed)]
 
 
 def save(path: Path, metadata: list[MetaPair], tensors: Tensors) -> Path:

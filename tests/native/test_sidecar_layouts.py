@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from _layouts import (
     renamed,
     save,
     split_rows,
+    with_ratios,
     without,
 )
 
@@ -157,12 +158,6 @@ def test_block_in_a_split_model_drafts_the_same_in_another_layout(small: Pair, t
 
 
 # ---- blocks with dense attention
-
-
-def with_ratios(metadata: list[MetaPair], ratios: Sequence[int]) -> list[MetaPair]:
-    key = "qwen4exp.attention.compress_ratios"
-    packed = struct.pack(f"<IIQ{len(ratios)}i", 9, 5, len(ratios), *ratios)
-    return [*(pair for pair in metadata if pair.key != key), MetaPair(key, packed)]
 
 
 @pytest.mark.parametrize("indexer", [True, False], ids=["with index tensors", "without"])
