@@ -180,7 +180,15 @@ def check_caches(cache_type_v: str, flash_attn: bool | None) -> None:
         raise InvalidArgumentError(argument="cache_type_v", value=cache_type_v, allowed=allowed)
 
 
-def dispatch(spec: SpecState, back: BackEnd, *, verify_width: int, n_seq: int, own_pass_reason: str = "") -> Dispatch:
+def dispatch(
+    spec: SpecState,
+    back: BackEnd,
+    *,
+    verify_width: int,
+    n_seq: int,
+    own_pass_reason: str = "",
+    draft_notes: tuple[str, ...] = (),
+) -> Dispatch:
     """Say which path requests take.
 
     Parameters
@@ -195,6 +203,8 @@ def dispatch(spec: SpecState, back: BackEnd, *, verify_width: int, n_seq: int, o
         Sequences that may run together, 1 to 8.
     own_pass_reason
         Why the MTP block reads prompts in passes of its own instead of the trunk's, as `NativeSession` has it.
+    draft_notes
+        What is to be known of how drafts are made.
     """
     same_bits, why = _few_rows(back)
     if not spec.effective:
@@ -218,6 +228,7 @@ def dispatch(spec: SpecState, back: BackEnd, *, verify_width: int, n_seq: int, o
         notes.append("the width is chosen cycle by cycle, and is 1 where drafts do not pay")
     if own_pass_reason:
         notes.append(f"the MTP block reads prompts in passes of its own: {own_pass_reason}")
+    notes += draft_notes
     return Dispatch(
         spec=spec,
         promise=Promise.BITS if same_bits else Promise.UNVERIFIED,

@@ -11,6 +11,7 @@ from pylucebox._backends import system_info
 from pylucebox._batch import run_many
 from pylucebox._build import DEMO_MODEL
 from pylucebox._chat import ChatOptions, ChatStep, Message, chat_request, chat_steps, read_reply, render
+from pylucebox._drafting import DEFAULT_DRAFT_VOCAB
 from pylucebox._engine_facts import EngineFacts
 from pylucebox._errors import InvalidArgumentError, StrPath
 from pylucebox._generate import Run, TokenBytes
@@ -75,16 +76,13 @@ class Engine(EngineFacts):
         for recurrent state grows with it.
     spec
         ``"auto"`` runs without drafts when there is no usable MTP block; ``"require"`` raises instead.
-    n_threads
-        Threads of a decode step, 1 to 512. None takes the physical cores that the process may use.
-    n_threads_batch
-        Threads of prefill, 1 to 512. None takes `n_threads`.
+    n_threads, n_threads_batch
+        Threads of a decode step and of prefill, 1 to 512. None takes the physical cores that the process may use, and
+        `n_threads`.
     n_ubatch
         Prompt tokens computed at once, 32 to 4096.
-    device
-        ``"auto"``, ``"cpu"``, or a device name of `system_info`.
-    n_gpu_layers
-        Layers put on the device, -1 for all.
+    device, n_gpu_layers
+        ``"auto"``, ``"cpu"``, or a device name of `system_info`; and how many layers are put on it, -1 for all.
     flash_attn
         Whether to use flash attention; None lets the library decide.
     cache_type_k, cache_type_v
@@ -93,6 +91,11 @@ class Engine(EngineFacts):
         Norm of the hidden state that enters the MTP block: ``"full"`` is one RMS over all hyper-connection streams, as
         the model was trained; ``"per-stream"`` is for files made for the other reading; ``"file"`` does what the file
         says, and ``"full"`` when it says nothing. Changes how many drafts hold, never the text.
+    draft_vocab
+        Tokens that can be drafted: a number (special ones, then the lowest ids), the path of a file of ids, or
+        ``"off"`` for all. Fewer make drafts cheaper, and fewer of them hold; the text is the same.
+    draft_chain
+        False gives each draft a launch of its own, for comparison.
     width_policy
         Chooses the widths when `verify_width` is 0; None takes `PlaceholderWidth`.
     width_costs
@@ -137,6 +140,8 @@ class Engine(EngineFacts):
         cache_type_k: str = "f16",
         cache_type_v: str = "f16",
         hidden_norm: HiddenNorm = "file",
+        draft_vocab: int | StrPath = DEFAULT_DRAFT_VOCAB,
+        draft_chain: bool = True,
         width_policy: WidthPolicy | None = None,
         width_costs: CostsWanted = "auto",
         progress: Progress | None = None,
@@ -162,6 +167,8 @@ class Engine(EngineFacts):
             cache_type_k=cache_type_k,
             cache_type_v=cache_type_v,
             hidden_norm=hidden_norm,
+            draft_vocab=draft_vocab,
+            draft_chain=draft_chain,
         )
         self._policy = default_policy() if width_policy is None else width_policy
         self._stats = SpecStats()

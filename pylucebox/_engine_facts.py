@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from pylucebox._dispatch import Dispatch
 from pylucebox._model import Model, ModelInfo
-from pylucebox._native_session import NativeSession, SessionInfo
+from pylucebox._native_session import NativeSession
 from pylucebox._request import RequestRules, check_bool
+from pylucebox._session_options import SessionInfo
 from pylucebox._sidecar import SidecarVerdict
 from pylucebox._spec import SpecState
 from pylucebox._stats import SpecStats

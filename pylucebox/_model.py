@@ -44,6 +44,9 @@ class ModelOptions:
     repack
         Let the CPU back end copy weights into the layout that its kernels like best. Without it they are read where the
         file is mapped.
+    draft_ids
+        Tokens that can be drafted, ascending: drafts are then picked from a copy of these rows of the LM head. Empty
+        for all, or for those that the head of an MTP file covers.
     """
 
     path: Path
@@ -53,6 +56,7 @@ class ModelOptions:
     device: str = "auto"
     n_gpu_layers: int = -1
     repack: bool = True
+    draft_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +83,10 @@ class ModelInfo:
         Whether the MTP block uses the trunk's tensors for lack of its own.
     n_params, size_bytes, mtp_size_bytes
         Parameters and sizes of the tensors.
+    n_draft_vocab
+        Tokens that can be drafted; 0 without an MTP block.
+    mtp_block_bytes, draft_rows_bytes
+        Size of the MTP block alone, without embedding and LM head, and of the rows copied for drafts to be picked from.
     """
 
     path: str
@@ -98,6 +106,9 @@ class ModelInfo:
     n_params: int
     size_bytes: int
     mtp_size_bytes: int
+    n_draft_vocab: int
+    mtp_block_bytes: int
+    draft_rows_bytes: int
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields for JSON."""
@@ -144,6 +155,8 @@ class Model:
         params.hidden_norm = HIDDEN_NORMS.index(options.hidden_norm)
         params.n_gpu_layers = options.n_gpu_layers
         params.repack = options.repack
+        draft_ids = ffi.new("int32_t[]", options.draft_ids)
+        params.draft_ids, params.n_draft_ids = draft_ids, len(draft_ids)
         out = ffi.new("lucebox_model **")
         with _ffi.progress_callback(progress) as (params.progress, params.progress_user_data):
             status = lib.lucebox_model_open(params, out)
@@ -184,6 +197,9 @@ class Model:
             n_params=native.n_params,
             size_bytes=native.size_bytes,
             mtp_size_bytes=native.mtp_size_bytes,
+            n_draft_vocab=native.n_draft_vocab,
+            mtp_block_bytes=native.mtp_block_bytes,
+            draft_rows_bytes=native.draft_rows_bytes,
         )
 
     @property

@@ -6,7 +6,6 @@ import struct
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pylucebox import _ffi
@@ -15,6 +14,7 @@ from pylucebox._model import Model
 from pylucebox._sampler import NativeSampler
 from pylucebox._sampling import SamplingParams
 from pylucebox._session import Ask, CycleTimes, MoreDrafts, Progress, Proposal, SeqCycle
+from pylucebox._session_options import SessionInfo, SessionOptions
 from pylucebox._stats import MAX_DRAFT
 from pylucebox.width import MAX_WIDTH
 
@@ -29,84 +29,7 @@ DRAFT_PROBS_AT: Final = DRAFT_TOKENS_AT + MAX_DRAFT
 
 _new_tuple = tuple.__new__  # makes a NamedTuple without the Python function that its class has for that
 
-DEFAULT_KEPT_GRAPHS: Final = 16
-"""Twice the widths of a verify step, or of a first draft: sequences that run together make more kinds of steps."""
-
 FLASH_ATTN: Final = {None: -1, False: 0, True: 1}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionOptions:
-    """How to open a session; fields and defaults are those of ``lucebox_session_params``.
-
-    Attributes
-    ----------
-    n_ctx
-        Tokens per sequence.
-    n_seq
-        Sequences that may decode together.
-    n_ubatch
-        Prompt tokens computed at once.
-    n_threads, n_threads_batch
-        Threads of a decode step and of prefill.
-    max_width
-        Widest verify step, 1 to 8; 1 leaves MTP out.
-    flash_attn
-        None lets the library decide.
-    cache_type_k, cache_type_v
-        ggml types of the attention caches.
-    mtp_kv_in_trunk
-        The trunk's graph writes K and V of the MTP block too, where it can; otherwise the block reads prompts and
-        accepted tokens in passes of its own. Drafts are the same.
-    n_kept_graphs
-        Graphs of steps with few rows to keep, for the trunk and for the MTP block, 0 to 64. A step whose graph is kept
-        builds none; 0 keeps only the last.
-    """
-
-    n_ctx: int
-    n_seq: int = 1
-    n_ubatch: int = 512
-    n_threads: int = 1
-    n_threads_batch: int = 1
-    max_width: int = 1
-    flash_attn: bool | None = None
-    cache_type_k: str = "f16"
-    cache_type_v: str = "f16"
-    mtp_kv_in_trunk: bool = True
-    n_kept_graphs: int = DEFAULT_KEPT_GRAPHS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionInfo:
-    """What a session is made of; the fields are those of ``lucebox_session_info``.
-
-    Attributes
-    ----------
-    n_ctx, n_seq, n_ubatch, max_width
-        In force.
-    n_rs_seq
-        Recurrent-state snapshots per sequence.
-    context_bytes, compute_bytes
-        Caches, snapshots included, and scratch memory of the trunk.
-    mtp_context_bytes, mtp_compute_bytes
-        The same of the MTP block.
-    mtp_kv_in_trunk
-        In force; `NativeSession.own_pass_reason` says why not.
-    kept_graphs_bytes
-        Host memory of the most graphs that may be kept; each takes its part when it is first used.
-    """
-
-    n_ctx: int
-    n_seq: int
-    n_ubatch: int
-    max_width: int
-    n_rs_seq: int
-    context_bytes: int
-    compute_bytes: int
-    mtp_context_bytes: int
-    mtp_compute_bytes: int
-    mtp_kv_in_trunk: bool
-    kept_graphs_bytes: int
 
 
 class NativeSession:
@@ -306,6 +229,10 @@ class NativeSession:
             results.append(_new_tuple(SeqCycle, result))
         return results, _new_tuple(CycleTimes, self._read_stats(self._stats_bytes))
 
+    def why_stepwise(self) -> str:
+        """Return why each draft has a launch of its own; empty if all of a cycle are made in one."""
+        return _ffi.string(self._ffi, self._calls.run(self._lib.lucebox_session_why_stepwise))
+
     def failure(self, seq: int) -> str:
         """Return why a sequence ended with FINISH_FAILED; empty if it did not."""
         return _ffi.string(self._ffi, self._calls.run(self._lib.lucebox_session_failure, seq))
@@ -432,6 +359,7 @@ def _open(native: _ffi.Native, model: Model, options: SessionOptions) -> Any:
         setattr(params, name, getattr(options, name))
     params.flash_attn = FLASH_ATTN[options.flash_attn]
     params.mtp_kv_in_trunk = options.mtp_kv_in_trunk
+    params.draft_chain = options.draft_chain
     cache_types = [ffi.new("char[]", name.encode()) for name in (options.cache_type_k, options.cache_type_v)]
     params.cache_type_k, params.cache_type_v = cache_types
     out = ffi.new("lucebox_session **")

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from pylucebox._backends import system_info
 from pylucebox._dispatch import Dispatch, Promise, back_end, check_caches, decide_spec, dispatch
+from pylucebox._drafting import DraftVocab, decide_draft_vocab, memory_note, path_note
 from pylucebox._errors import (
     CancelledError,
     InvalidArgumentError,
@@ -18,9 +19,10 @@ from pylucebox._errors import (
     StrPath,
 )
 from pylucebox._model import HIDDEN_NORMS, HiddenNorm, Model, ModelOptions
-from pylucebox._native_session import DEFAULT_KEPT_GRAPHS, NativeSession, SessionOptions
-from pylucebox._request import RequestRules, check_integer
+from pylucebox._native_session import NativeSession
+from pylucebox._request import RequestRules, check_bool, check_integer
 from pylucebox._session import Progress
+from pylucebox._session_options import DEFAULT_KEPT_GRAPHS, SessionOptions
 from pylucebox._sidecar import SidecarVerdict, find_sidecar
 from pylucebox._spec import SpecReason, SpecState, spec_inactive
 from pylucebox._threads import default_threads
@@ -73,6 +75,8 @@ class EngineOptions:
     cache_type_k: str
     cache_type_v: str
     hidden_norm: HiddenNorm
+    draft_vocab: int | StrPath
+    draft_chain: bool
 
     def __post_init__(self) -> None:
         _path("model", self.model, "the path of a GGUF file")
@@ -94,6 +98,11 @@ class EngineOptions:
         _choice("cache_type_v", self.cache_type_v, CACHE_TYPES)
         _choice("hidden_norm", self.hidden_norm, HIDDEN_NORMS)
         check_caches(self.cache_type_v, self.flash_attn)
+        if isinstance(self.draft_vocab, int):
+            check_integer("draft_vocab", self.draft_vocab, 1, 2**31 - 1)
+        else:
+            _path("draft_vocab", self.draft_vocab, 'a number of tokens, "off", or the path of a file of token ids')
+        check_bool("draft_chain", self.draft_chain)
         _name("device", self.device, '"auto", "cpu" or a device name')
 
     @property
@@ -131,7 +140,8 @@ def open_engine(options: EngineOptions, progress: Progress | None) -> Opened:
 
     system = system_info()
     back = back_end(system.backends, system.devices, options.device, options.n_gpu_layers)
-    model, spec = _open_model(options, verdict, spec, progress)
+    vocab = decide_draft_vocab(options.draft_vocab, verdict) if spec.effective else None
+    model, spec = _open_model(options, verdict, spec, vocab, progress)
     try:
         session, spec = _open_session(options, model, spec)
     except BaseException:
@@ -140,12 +150,14 @@ def open_engine(options: EngineOptions, progress: Progress | None) -> Opened:
     level = logging.WARNING if spec.reason_code in _WORTH_A_WARNING else logging.INFO
     if not spec.effective:
         _log.log(level, "no drafts: %s (%s)", spec.reason, spec.reason_code)
+    notes = _draft_notes(model, session, vocab) if spec.effective else ()
     path = dispatch(
         spec,
         back,
         verify_width=options.verify_width,
         n_seq=options.n_seq,
         own_pass_reason=session.own_pass_reason,
+        draft_notes=notes,
     )
     if path.promise is Promise.UNVERIFIED:
         _log.warning("drafts are made, and the text may differ from that without: %s", path.reason)
@@ -153,8 +165,18 @@ def open_engine(options: EngineOptions, progress: Progress | None) -> Opened:
     return Opened(model, session, verdict, path, rules)
 
 
+def _draft_notes(model: Model, session: NativeSession, vocab: DraftVocab | None) -> tuple[str, ...]:
+    memory = memory_note(model.info, session.info)
+    _log.info("%s", memory)
+    return (*([vocab.reason] if vocab else []), path_note(session.why_stepwise()), memory)
+
+
 def _open_model(
-    options: EngineOptions, verdict: SidecarVerdict, spec: SpecState, progress: Progress | None
+    options: EngineOptions,
+    verdict: SidecarVerdict,
+    spec: SpecState,
+    vocab: DraftVocab | None,
+    progress: Progress | None,
 ) -> tuple[Model, SpecState]:
     alone = ModelOptions(
         path=verdict.model_path,
@@ -168,6 +190,7 @@ def _open_model(
         alone,
         mtp_path=verdict.path if verdict.kind == "sidecar" else None,
         mtp_in_file=verdict.kind == "in-file",
+        draft_ids=vocab.ids if vocab else (),
     )
     return _or_without_mtp(
         options,
@@ -204,6 +227,7 @@ def session_options(options: EngineOptions, model: Model, *, max_width: int) -> 
         cache_type_k=options.cache_type_k,
         cache_type_v=options.cache_type_v,
         n_kept_graphs=DEFAULT_KEPT_GRAPHS if n_kept_graphs is None else _kept_graphs(n_kept_graphs),
+        draft_chain=options.draft_chain,
     )
 
 

@@ -30,9 +30,9 @@ from pylucebox._errors import (
     WriteError,
 )
 from pylucebox._model import ModelInfo
-from pylucebox._native_session import SessionInfo
 from pylucebox._result import ChatCompletion, Completion, CycleInfo, Step, TokenLogprob, token_digest
 from pylucebox._sampling import SamplingParams
+from pylucebox._session_options import SessionInfo
 from pylucebox._sidecar import Candidate, SidecarVerdict, find_sidecar
 from pylucebox._spec import SpecReason, SpecState
 from pylucebox._stats import RequestStats, SpecStats

@@ -82,6 +82,7 @@ class CycleTimes(NamedTuple):
     n_draft_steps: int
     graph_built: bool
     draft_graph_built: bool
+    n_draft_waits: int = 0
 
 
 class Session(Protocol):

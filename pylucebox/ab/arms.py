@@ -85,6 +85,10 @@ def _switch(text: str) -> bool:
     return text == "on"
 
 
+def _draft_vocab(text: str) -> int | str:
+    return int(text) if text.isascii() and text.isdecimal() else text
+
+
 _ENGINE_FLAGS: Final[Mapping[str, dict[str, Any]]] = {
     "--threads": {"dest": "n_threads", "type": int},
     "--threads-batch": {"dest": "n_threads_batch", "type": int},
@@ -96,6 +100,8 @@ _ENGINE_FLAGS: Final[Mapping[str, dict[str, Any]]] = {
     "--cache-type-v": {"dest": "cache_type_v"},
     "--mtp": {"dest": "mtp"},
     "--hidden-norm": {"dest": "hidden_norm"},
+    "--draft-vocab": {"dest": "draft_vocab", "type": _draft_vocab},
+    "--draft-chain": {"dest": "draft_chain", "type": _switch},
 }
 
 

@@ -134,6 +134,23 @@ def add_device(parser: Parser) -> None:
     )
 
 
+def draft_vocab(text: str) -> int | str:
+    """Argument type: a number of tokens, or what is none: ``off`` or a path."""
+    return int(text) if text.isascii() and text.isdecimal() else text
+
+
+def add_draft_vocab(parser: Parser) -> None:
+    """Add `--draft-vocab`."""
+    parser.add_argument(
+        "--draft-vocab",
+        type=draft_vocab,
+        default=64_000,
+        metavar="N|off|FILE",
+        help="tokens that can be drafted: N takes the special ones and then the lowest ids; FILE lists ids; 'off' means"
+        " all. Fewer make drafts cheaper and never change the text (default: 64000)",
+    )
+
+
 def add_engine(parser: Parser) -> None:
     """Add the flags that open an engine on any model."""
     add_mtp(parser)
@@ -151,6 +168,7 @@ def add_engine(parser: Parser) -> None:
         help="'auto' decodes without drafts when they cannot be had and says why; 'require' makes that an error"
         " (default: auto)",
     )
+    add_draft_vocab(parser)
     add_n_ctx(parser)
     add_threads(
         parser, "one per physical core that this process may use; 1 for the built-in model, which is too small for more"

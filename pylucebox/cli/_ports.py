@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, overload
 
 from pylucebox._chat import ChatStep
 from pylucebox._dispatch import Dispatch
+from pylucebox._drafting import DEFAULT_DRAFT_VOCAB
 from pylucebox._engine import Engine
 from pylucebox._model import ModelInfo
 from pylucebox._result import ChatCompletion, Completion, Step
@@ -87,7 +88,7 @@ class EngineOptions:
     ----------
     model
         Path of the model; None is the built-in one.
-    mtp, verify_width, spec, n_ctx, n_threads, device, width_costs
+    mtp, verify_width, spec, n_ctx, n_threads, device, draft_vocab, width_costs
         As `pylucebox.Engine` takes them.
     """
 
@@ -99,6 +100,7 @@ class EngineOptions:
     n_threads: int | None = None
     device: str = "auto"
     width_costs: Literal["auto"] | None = "auto"
+    draft_vocab: int | str = DEFAULT_DRAFT_VOCAB
 
 
 class EngineFactory(Protocol):
@@ -123,5 +125,6 @@ def open_engine(options: EngineOptions) -> EngineLike:
         "n_threads": options.n_threads,
         "device": options.device,
         "width_costs": options.width_costs,
+        "draft_vocab": options.draft_vocab,
     }
     return Engine.demo(**settings) if options.model is None else Engine(options.model, **settings)

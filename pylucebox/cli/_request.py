@@ -33,6 +33,7 @@ def engine_options(args: argparse.Namespace) -> EngineOptions:
         n_ctx=args.n_ctx,
         n_threads=n_threads,
         device=args.device,
+        draft_vocab=args.draft_vocab,
     )
 
 

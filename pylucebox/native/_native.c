@@ -2999,6 +2999,44 @@ _cffi_f_lucebox_session_state_save(PyObject *self, PyObject *args)
 #  define _cffi_f_lucebox_session_state_save _cffi_d_lucebox_session_state_save
 #endif
 
+static char const * _cffi_d_lucebox_session_why_stepwise(lucebox_session const * x0)
+{
+  return lucebox_session_why_stepwise(x0);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_lucebox_session_why_stepwise(PyObject *self, PyObject *arg0)
+{
+  lucebox_session const * x0;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  char const * result;
+  PyObject *pyresult;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(9), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (lucebox_session const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(9), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = lucebox_session_why_stepwise(x0); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(30));
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_lucebox_session_why_stepwise _cffi_d_lucebox_session_why_stepwise
+#endif
+
 static void _cffi_d_lucebox_string_free(char * x0)
 {
   lucebox_string_free(x0);
@@ -3413,6 +3451,7 @@ static void _cffi_checkfld__lucebox_cycle_stats(lucebox_cycle_stats *p)
   (void)((p->n_draft_steps) | 0);  /* check that 'lucebox_cycle_stats.n_draft_steps' is an integer */
   (void)((p->graph_built) | 0);  /* check that 'lucebox_cycle_stats.graph_built' is an integer */
   (void)((p->draft_graph_built) | 0);  /* check that 'lucebox_cycle_stats.draft_graph_built' is an integer */
+  (void)((p->n_draft_waits) | 0);  /* check that 'lucebox_cycle_stats.n_draft_waits' is an integer */
 }
 struct _cffi_align__lucebox_cycle_stats { char x; lucebox_cycle_stats y; };
 
@@ -3445,6 +3484,9 @@ static void _cffi_checkfld__lucebox_model_info(lucebox_model_info *p)
   (void)((p->n_params) | 0);  /* check that 'lucebox_model_info.n_params' is an integer */
   (void)((p->size_bytes) | 0);  /* check that 'lucebox_model_info.size_bytes' is an integer */
   (void)((p->mtp_size_bytes) | 0);  /* check that 'lucebox_model_info.mtp_size_bytes' is an integer */
+  (void)((p->n_draft_vocab) | 0);  /* check that 'lucebox_model_info.n_draft_vocab' is an integer */
+  (void)((p->mtp_block_bytes) | 0);  /* check that 'lucebox_model_info.mtp_block_bytes' is an integer */
+  (void)((p->draft_rows_bytes) | 0);  /* check that 'lucebox_model_info.draft_rows_bytes' is an integer */
 }
 struct _cffi_align__lucebox_model_info { char x; lucebox_model_info y; };
 
@@ -3465,6 +3507,8 @@ static void _cffi_checkfld__lucebox_model_params(lucebox_model_params *p)
   (void)((p->check_tensors) | 0);  /* check that 'lucebox_model_params.check_tensors' is an integer */
   { _Bool(* *tmp)(float, void *) = &p->progress; (void)tmp; }
   { void * *tmp = &p->progress_user_data; (void)tmp; }
+  { int32_t const * *tmp = &p->draft_ids; (void)tmp; }
+  (void)((p->n_draft_ids) | 0);  /* check that 'lucebox_model_params.n_draft_ids' is an integer */
 }
 struct _cffi_align__lucebox_model_params { char x; lucebox_model_params y; };
 
@@ -3539,6 +3583,7 @@ static void _cffi_checkfld__lucebox_session_info(lucebox_session_info *p)
   (void)((p->mtp_compute_bytes) | 0);  /* check that 'lucebox_session_info.mtp_compute_bytes' is an integer */
   (void)((p->mtp_kv_in_trunk) | 0);  /* check that 'lucebox_session_info.mtp_kv_in_trunk' is an integer */
   (void)((p->kept_graphs_bytes) | 0);  /* check that 'lucebox_session_info.kept_graphs_bytes' is an integer */
+  (void)((p->draft_chain) | 0);  /* check that 'lucebox_session_info.draft_chain' is an integer */
 }
 struct _cffi_align__lucebox_session_info { char x; lucebox_session_info y; };
 
@@ -3559,6 +3604,7 @@ static void _cffi_checkfld__lucebox_session_params(lucebox_session_params *p)
   { char const * *tmp = &p->cache_type_v; (void)tmp; }
   (void)((p->mtp_kv_in_trunk) | 0);  /* check that 'lucebox_session_params.mtp_kv_in_trunk' is an integer */
   (void)((p->n_kept_graphs) | 0);  /* check that 'lucebox_session_params.n_kept_graphs' is an integer */
+  (void)((p->draft_chain) | 0);  /* check that 'lucebox_session_params.draft_chain' is an integer */
 }
 struct _cffi_align__lucebox_session_params { char x; lucebox_session_params y; };
 
@@ -3628,6 +3674,7 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "lucebox_session_propose", (void *)_cffi_f_lucebox_session_propose, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 105), (void *)_cffi_d_lucebox_session_propose },
   { "lucebox_session_state_load", (void *)_cffi_f_lucebox_session_state_load, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 146), (void *)_cffi_d_lucebox_session_state_load },
   { "lucebox_session_state_save", (void *)_cffi_f_lucebox_session_state_save, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 139), (void *)_cffi_d_lucebox_session_state_save },
+  { "lucebox_session_why_stepwise", (void *)_cffi_f_lucebox_session_why_stepwise, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 8), (void *)_cffi_d_lucebox_session_why_stepwise },
   { "lucebox_string_free", (void *)_cffi_f_lucebox_string_free, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 163), (void *)_cffi_d_lucebox_string_free },
   { "lucebox_system_info", (void *)_cffi_f_lucebox_system_info, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 26), (void *)_cffi_d_lucebox_system_info },
   { "lucebox_token_bytes", (void *)_cffi_f_lucebox_token_bytes, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 80), (void *)_cffi_d_lucebox_token_bytes },
@@ -3698,6 +3745,9 @@ static const struct _cffi_field_s _cffi_fields[] = {
   { "draft_graph_built", offsetof(lucebox_cycle_stats, draft_graph_built),
                          sizeof(((lucebox_cycle_stats *)0)->draft_graph_built),
                          _CFFI_OP(_CFFI_OP_NOOP, 39) },
+  { "n_draft_waits", offsetof(lucebox_cycle_stats, n_draft_waits),
+                     sizeof(((lucebox_cycle_stats *)0)->n_draft_waits),
+                     _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "token", offsetof(lucebox_logit_bias, token),
              sizeof(((lucebox_logit_bias *)0)->token),
              _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -3746,6 +3796,15 @@ static const struct _cffi_field_s _cffi_fields[] = {
   { "mtp_size_bytes", offsetof(lucebox_model_info, mtp_size_bytes),
                       sizeof(((lucebox_model_info *)0)->mtp_size_bytes),
                       _CFFI_OP(_CFFI_OP_NOOP, 219) },
+  { "n_draft_vocab", offsetof(lucebox_model_info, n_draft_vocab),
+                     sizeof(((lucebox_model_info *)0)->n_draft_vocab),
+                     _CFFI_OP(_CFFI_OP_NOOP, 6) },
+  { "mtp_block_bytes", offsetof(lucebox_model_info, mtp_block_bytes),
+                       sizeof(((lucebox_model_info *)0)->mtp_block_bytes),
+                       _CFFI_OP(_CFFI_OP_NOOP, 219) },
+  { "draft_rows_bytes", offsetof(lucebox_model_info, draft_rows_bytes),
+                        sizeof(((lucebox_model_info *)0)->draft_rows_bytes),
+                        _CFFI_OP(_CFFI_OP_NOOP, 219) },
   { "struct_size", offsetof(lucebox_model_params, struct_size),
                    sizeof(((lucebox_model_params *)0)->struct_size),
                    _CFFI_OP(_CFFI_OP_NOOP, 48) },
@@ -3782,6 +3841,12 @@ static const struct _cffi_field_s _cffi_fields[] = {
   { "progress_user_data", offsetof(lucebox_model_params, progress_user_data),
                           sizeof(((lucebox_model_params *)0)->progress_user_data),
                           _CFFI_OP(_CFFI_OP_NOOP, 2) },
+  { "draft_ids", offsetof(lucebox_model_params, draft_ids),
+                 sizeof(((lucebox_model_params *)0)->draft_ids),
+                 _CFFI_OP(_CFFI_OP_NOOP, 73) },
+  { "n_draft_ids", offsetof(lucebox_model_params, n_draft_ids),
+                   sizeof(((lucebox_model_params *)0)->n_draft_ids),
+                   _CFFI_OP(_CFFI_OP_NOOP, 48) },
   { "n_drafted", offsetof(lucebox_proposal, n_drafted),
                  sizeof(((lucebox_proposal *)0)->n_drafted),
                  _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -3932,6 +3997,9 @@ static const struct _cffi_field_s _cffi_fields[] = {
   { "kept_graphs_bytes", offsetof(lucebox_session_info, kept_graphs_bytes),
                          sizeof(((lucebox_session_info *)0)->kept_graphs_bytes),
                          _CFFI_OP(_CFFI_OP_NOOP, 219) },
+  { "draft_chain", offsetof(lucebox_session_info, draft_chain),
+                   sizeof(((lucebox_session_info *)0)->draft_chain),
+                   _CFFI_OP(_CFFI_OP_NOOP, 39) },
   { "struct_size", offsetof(lucebox_session_params, struct_size),
                    sizeof(((lucebox_session_params *)0)->struct_size),
                    _CFFI_OP(_CFFI_OP_NOOP, 48) },
@@ -3968,6 +4036,9 @@ static const struct _cffi_field_s _cffi_fields[] = {
   { "n_kept_graphs", offsetof(lucebox_session_params, n_kept_graphs),
                      sizeof(((lucebox_session_params *)0)->n_kept_graphs),
                      _CFFI_OP(_CFFI_OP_NOOP, 6) },
+  { "draft_chain", offsetof(lucebox_session_params, draft_chain),
+                   sizeof(((lucebox_session_params *)0)->draft_chain),
+                   _CFFI_OP(_CFFI_OP_NOOP, 39) },
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
@@ -3976,27 +4047,27 @@ static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
   { "lucebox_cycle_result", 204, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_cycle_result), offsetof(struct _cffi_align__lucebox_cycle_result, y), 2, 8 },
   { "lucebox_cycle_stats", 205, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_cycle_stats), offsetof(struct _cffi_align__lucebox_cycle_stats, y), 10, 10 },
+    sizeof(lucebox_cycle_stats), offsetof(struct _cffi_align__lucebox_cycle_stats, y), 10, 11 },
   { "lucebox_logit_bias", 207, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_logit_bias), offsetof(struct _cffi_align__lucebox_logit_bias, y), 20, 2 },
+    sizeof(lucebox_logit_bias), offsetof(struct _cffi_align__lucebox_logit_bias, y), 21, 2 },
   { "lucebox_model", 208, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
   { "lucebox_model_info", 209, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_model_info), offsetof(struct _cffi_align__lucebox_model_info, y), 22, 14 },
+    sizeof(lucebox_model_info), offsetof(struct _cffi_align__lucebox_model_info, y), 23, 17 },
   { "lucebox_model_params", 210, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_model_params), offsetof(struct _cffi_align__lucebox_model_params, y), 36, 12 },
+    sizeof(lucebox_model_params), offsetof(struct _cffi_align__lucebox_model_params, y), 40, 14 },
   { "lucebox_proposal", 211, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_proposal), offsetof(struct _cffi_align__lucebox_proposal, y), 48, 3 },
+    sizeof(lucebox_proposal), offsetof(struct _cffi_align__lucebox_proposal, y), 54, 3 },
   { "lucebox_sampler", 212, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
   { "lucebox_sampler_params", 213, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_sampler_params), offsetof(struct _cffi_align__lucebox_sampler_params, y), 51, 35 },
+    sizeof(lucebox_sampler_params), offsetof(struct _cffi_align__lucebox_sampler_params, y), 57, 35 },
   { "lucebox_session", 214, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
   { "lucebox_session_info", 215, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_session_info), offsetof(struct _cffi_align__lucebox_session_info, y), 86, 12 },
+    sizeof(lucebox_session_info), offsetof(struct _cffi_align__lucebox_session_info, y), 92, 13 },
   { "lucebox_session_params", 216, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_session_params), offsetof(struct _cffi_align__lucebox_session_params, y), 98, 12 },
+    sizeof(lucebox_session_params), offsetof(struct _cffi_align__lucebox_session_params, y), 105, 13 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
@@ -4038,7 +4109,7 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   _cffi_struct_unions,
   _cffi_enums,
   _cffi_typenames,
-  72,  /* num_globals */
+  73,  /* num_globals */
   13,  /* num_struct_unions */
   4,  /* num_enums */
   16,  /* num_typenames */

@@ -226,6 +226,7 @@ void run_cycle(lucebox_session & s, std::vector<member> & members, lucebox_cycle
     stats.n_rows            = s.batch.size();
     stats.n_draft_rows      = counts.n_rows;
     stats.n_draft_steps     = counts.n_steps;
+    stats.n_draft_waits     = counts.n_waits;
     stats.graph_built       = watch.has_built();
     stats.draft_graph_built = counts.graph_built;
 }

@@ -1,6 +1,7 @@
 // Shared by the files of the library; nothing in here is part of the C API.
 #pragma once
 
+#include "draft_rows.h"
 #include "lucebox.h"
 #include "model_files.h"
 
@@ -126,7 +127,8 @@ class log_capture {
 bool tells_of_memory(const std::string & cause);
 
 struct model_state {
-    model_files     files; // those that are mapped
+    model_files                 files; // those that are mapped
+    std::unique_ptr<draft_rows> draft; // null: drafts come from the whole head; used by the models
     llama_model_ptr trunk;
     llama_model_ptr sidecar; // null when the MTP block is in the trunk's file, or absent
 

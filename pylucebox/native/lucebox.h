@@ -114,6 +114,8 @@ typedef struct lucebox_model_params {
     bool         check_tensors;
     lucebox_progress_callback progress; /* may be NULL */
     void *                    progress_user_data;
+    const int32_t * draft_ids;   /* tokens that can be drafted, ascending: the drafts then come from these rows of  */
+    size_t          n_draft_ids; /* the LM head only, which are copied. 0: all, or those that the MTP file's head has */
 } lucebox_model_params;
 
 typedef struct lucebox_model_info {
@@ -131,6 +133,9 @@ typedef struct lucebox_model_info {
     uint64_t n_params;
     uint64_t size_bytes;
     uint64_t mtp_size_bytes;
+    int32_t  n_draft_vocab;    /* tokens that can be drafted                                    */
+    uint64_t mtp_block_bytes;  /* the block alone, without embeddings and LM head               */
+    uint64_t draft_rows_bytes; /* rows of LM head and embeddings that were copied for the drafts */
 } lucebox_model_info;
 
 LUCEBOX_API void           lucebox_model_params_init(lucebox_model_params * params);
@@ -241,6 +246,7 @@ typedef struct lucebox_session_params {
     const char * cache_type_v;
     bool         mtp_kv_in_trunk; /* the trunk's graph writes the K/V of the MTP block, where it can    */
     int32_t      n_kept_graphs;   /* graphs of few rows to keep, for the trunk and for the MTP block, 0..64 */
+    bool         draft_chain;     /* make all drafts of a cycle in one launch, where that can be had      */
 } lucebox_session_params;
 
 typedef struct lucebox_session_info {
@@ -256,6 +262,7 @@ typedef struct lucebox_session_info {
     uint64_t mtp_compute_bytes;
     bool     mtp_kv_in_trunk; /* in force: prompts take no pass of the MTP block */
     uint64_t kept_graphs_bytes;  /* host memory of the most graphs that may be kept; each takes it at its first use */
+    bool     draft_chain;  /* all drafts of a cycle are made in one launch; if not, lucebox_session_why_stepwise() */
 } lucebox_session_info;
 
 enum lucebox_finish {
@@ -270,7 +277,7 @@ enum lucebox_finish {
 typedef struct lucebox_proposal {
     int32_t n_drafted;
     int32_t tokens[LUCEBOX_MAX_DRAFT];
-    float   probs[LUCEBOX_MAX_DRAFT]; /* top-1 probability over the whole draft vocabulary */
+    float   probs[LUCEBOX_MAX_DRAFT]; /* top-1 probability over the tokens that can be drafted */
 } lucebox_proposal;
 
 /* What one sequence wants of a cycle. */
@@ -304,6 +311,7 @@ typedef struct lucebox_cycle_stats {
     int32_t n_draft_steps;     /* launches of the MTP block                         */
     bool    graph_built;       /* a graph of the verify step was built, not run again */
     bool    draft_graph_built; /* the same of the MTP block                           */
+    int32_t n_draft_waits;     /* of the host for the device while drafts were made */
 } lucebox_cycle_stats;
 
 LUCEBOX_API void           lucebox_session_params_init(lucebox_session_params * params);
@@ -314,6 +322,8 @@ LUCEBOX_API lucebox_status lucebox_session_get_info(const lucebox_session * sess
 
 /* Why the MTP block reads prompts in a pass of its own; empty if it does not, or there is none. */
 LUCEBOX_API const char * lucebox_session_own_pass_reason(const lucebox_session * session);
+/* Why each draft has a launch of its own; empty where it has not. Valid as long as the session. */
+LUCEBOX_API const char * lucebox_session_why_stepwise(const lucebox_session * session);
 
 /* Forget a sequence. Always allowed; also takes a sequence out of the failed state. */
 LUCEBOX_API lucebox_status lucebox_session_clear(lucebox_session * session, int32_t seq);

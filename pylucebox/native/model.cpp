@@ -2,11 +2,14 @@
 #include "internal.h"
 
 #include "gguf.h"
+#include "llama-model.h"
 #include "model_checks.h"
+#include "mtp_layouts.h"
 
 #include <sys/stat.h>
 
 #include <cstdlib>
+#include <map>
 
 namespace lucebox {
 
@@ -14,6 +17,13 @@ namespace {
 
 // Written by the patch series: RMS groups of the norm that takes the hidden state into the MTP block.
 const char * const KEY_HIDDEN_NORM_GROUPS = "qwen4exp.nextn_hidden_norm_groups";
+
+// Names in files; OWN: of the MTP block, after the number of the block.
+const char * const EMBEDDING     = "token_embd.weight";
+const char * const OWN_EMBEDDING = "nextn.embed_tokens.weight";
+const char * const HEAD          = "output.weight";
+const char * const OWN_HEAD      = "nextn.shared_head_head.weight";
+const char * const DRAFT_IDS     = "d2t";
 
 // As in the Python reader (_gguf.py).
 const int32_t MAX_SPLITS = 1024;
@@ -28,9 +38,11 @@ struct file_facts {
     bool        has_embedding     = false;
     bool        has_head          = false;
     bool        has_mtp           = false;
+    bool        covers_part       = false; // its LM head has rows for some tokens only
     uint32_t    n_hc              = 0;
     uint32_t    hidden_norm_groups = 0; // 0: the file does not say
     std::vector<std::string> files; // the file itself and its splits
+    std::map<std::string, table_place> tables; // embeddings and LM heads by name, without the number of a block
 };
 
 void require_readable(const char * path, const char * what) {
@@ -83,14 +95,23 @@ std::vector<std::string> later_splits(const gguf_context * first, const char * p
     return paths;
 }
 
-void add_tensor_facts(const gguf_context * file, file_facts & facts) {
+bool is_table(const std::string & part) {
+    return part == EMBEDDING || part == OWN_EMBEDDING || part == HEAD || part == OWN_HEAD;
+}
+
+void add_tensor_facts(const gguf_context * file, const std::string & path, file_facts & facts) {
     for (int64_t i = 0; i < gguf_get_n_tensors(file); ++i) {
         const std::string name = gguf_get_tensor_name(file, i);
         const size_t      at   = name.find(".nextn.");
         const std::string part = at == std::string::npos ? name : name.substr(at + 1);
         facts.has_mtp |= at != std::string::npos;
-        facts.has_embedding |= part == "token_embd.weight" || part == "nextn.embed_tokens.weight";
-        facts.has_head |= part == "output.weight" || part == "nextn.shared_head_head.weight";
+        facts.has_embedding |= part == EMBEDDING || part == OWN_EMBEDDING;
+        facts.has_head |= part == HEAD || part == OWN_HEAD;
+        facts.covers_part |= name == DRAFT_IDS;
+        if (is_table(part)) {
+            facts.tables[part] = { path, gguf_get_data_offset(file) + gguf_get_tensor_offset(file, i),
+                                   gguf_get_tensor_size(file, i), gguf_get_tensor_type(file, i) };
+        }
     }
 }
 
@@ -104,11 +125,11 @@ file_facts read_facts(const char * path, const char * what) {
     }
     facts.files.emplace_back(path);
     require_sane_model(file.get(), facts.arch, path, what);
-    add_tensor_facts(file.get(), facts);
+    add_tensor_facts(file.get(), path, facts);
     for (const std::string & split : later_splits(file.get(), path)) {
         const gguf_ptr other = read_header(split.c_str(), what);
         require_sane_tensors(other.get(), facts.arch, split.c_str(), what);
-        add_tensor_facts(other.get(), facts);
+        add_tensor_facts(other.get(), split, facts);
         facts.files.push_back(split);
     }
     facts.n_hc               = read_u32(file.get(), "qwen4exp.hyper_connection.count");
@@ -193,6 +214,74 @@ llama_model_ptr load(const lucebox_model_params & params, const char * path, boo
     return model;
 }
 
+// The first of these tables that a file has, or one that is nowhere.
+table_place first_of(const file_facts & facts, std::initializer_list<const char *> names) {
+    for (const char * name : names) {
+        const auto found = facts.tables.find(name);
+        if (found != facts.tables.end()) {
+            return found->second;
+        }
+    }
+    return {};
+}
+
+std::vector<int32_t> draft_ids_of(const lucebox_model_params & params, int64_t n_vocab) {
+    if (params.n_draft_ids == 0) {
+        return {};
+    }
+    const int32_t *            first = &needed(params.draft_ids, "draft_ids");
+    const std::vector<int32_t> ids(first, first + params.n_draft_ids);
+    for (size_t i = 0; i < ids.size(); ++i) {
+        if (ids[i] < 0 || ids[i] >= n_vocab || (i > 0 && ids[i] <= ids[i - 1])) {
+            fail(LUCEBOX_ERR_ARGUMENT, "entry %zu of draft_ids is %d; they must ascend and be in 0..%lld", i, ids[i],
+                 (long long) n_vocab - 1);
+        }
+    }
+    return ids;
+}
+
+// Rows of the LM head that the MTP block drafts from: those asked for, or those that its head has.
+void choose_draft_rows(model_state & state, const lucebox_model_params & params, const file_facts & facts,
+                       const file_facts & mtp_facts) {
+    std::vector<int32_t> ids = draft_ids_of(params, state.n_vocab());
+    if (ids.empty() && !mtp_facts.covers_part) {
+        return;
+    }
+    if (!ids.empty() && mtp_facts.covers_part) {
+        fail(LUCEBOX_ERR_ARGUMENT, "draft_ids were given, but the head in '%s' covers only a part of the vocabulary",
+             params.mtp_path);
+    }
+#ifdef LUCEBOX_DRAFT_ROWS
+    // in a model with a trunk the names of its own tables are not looked at, and the embeddings may serve as head
+    const bool  is_sidecar = params.mtp_path != nullptr;
+    table_place embd       = is_sidecar ? first_of(mtp_facts, { OWN_EMBEDDING, EMBEDDING }) : table_place{};
+    table_place head       = is_sidecar ? first_of(mtp_facts, { OWN_HEAD, HEAD }) : table_place{};
+    embd                   = embd.path.empty() ? first_of(facts, { EMBEDDING }) : embd;
+    head                   = head.path.empty() ? first_of(facts, { HEAD, EMBEDDING }) : head;
+    try {
+        state.draft = std::make_unique<draft_rows>(state.mtp_model(), state.trunk.get(), head, embd, std::move(ids));
+    } catch (const std::bad_alloc &) {
+        fail(LUCEBOX_ERR_MEMORY, "there is no memory for the %zu rows of the draft vocabulary", params.n_draft_ids);
+    } catch (const std::runtime_error & e) {
+        fail(LUCEBOX_ERR_IO, "the draft vocabulary cannot be set up: %s", e.what());
+    }
+#else
+    if (!ids.empty()) {
+        fail(LUCEBOX_ERR_ARGUMENT, "draft_ids were given, but this build's llama.cpp drafts from the whole head only");
+    }
+    (void) facts;
+#endif
+}
+
+// Bytes of the tensors that were loaded and whose names begin like this.
+uint64_t loaded_bytes(const llama_model & model, const std::string & prefix) {
+    uint64_t n = 0;
+    for (const auto & [name, tensor] : model.tensors_by_name) {
+        n += name.compare(0, prefix.size(), prefix) == 0 ? ggml_nbytes(tensor) : 0;
+    }
+    return n;
+}
+
 uint32_t norm_groups_of(int32_t hidden_norm, const file_facts & facts) {
     switch (hidden_norm) {
         case LUCEBOX_HIDDEN_NORM_FILE:       return 0;
@@ -256,7 +345,10 @@ std::shared_ptr<model_state> open_model(const lucebox_model_params & params) {
         fail(LUCEBOX_ERR_FORMAT, "the model '%s' (%s) does not generate text", params.path, facts.arch.c_str());
     }
     if (params.mtp_path != nullptr) {
-        state->sidecar = load(params, params.mtp_path, true, groups, hooks, "MTP file");
+        {
+            const without_own_head no_head(params.n_draft_ids > 0 && !mtp_facts.covers_part);
+            state->sidecar = load(params, params.mtp_path, true, groups, hooks, "MTP file");
+        }
         require_match(*state, params.mtp_path);
         state->mtp_source            = LUCEBOX_MTP_SIDECAR;
         state->mtp_borrows_embedding = !mtp_facts.has_embedding;
@@ -271,6 +363,7 @@ std::shared_ptr<model_state> open_model(const lucebox_model_params & params) {
         }
         const uint32_t in_force = groups != 0 ? groups : std::max(1u, mtp_facts.hidden_norm_groups);
         state->hidden_norm      = in_force == 1 ? LUCEBOX_HIDDEN_NORM_FULL : LUCEBOX_HIDDEN_NORM_PER_STREAM;
+        choose_draft_rows(*state, params, facts, mtp_facts);
     }
 
     // a broken template must not keep anybody from plain completion
@@ -375,7 +468,16 @@ lucebox_status lucebox_model_get_info(const lucebox_model * model, lucebox_model
         found.mtp_borrows_head      = state.mtp_borrows_head;
         found.n_params              = llama_model_n_params(trunk);
         found.size_bytes            = llama_model_size(trunk);
-        found.mtp_size_bytes        = state.sidecar ? llama_model_size(state.sidecar.get()) : 0;
+        found.mtp_size_bytes        = state.sidecar ? loaded_bytes(*state.sidecar, "") : 0;
+        found.n_draft_vocab         = has_mtp ? found.n_vocab : 0;
+        if (has_mtp) {
+            const llama_model & mtp = *state.mtp_model();
+            found.mtp_block_bytes   = loaded_bytes(mtp, "blk." + std::to_string(mtp.hparams.n_layer()) + ".");
+        }
+        if (state.draft) {
+            found.n_draft_vocab    = (int32_t) state.draft->n_tokens();
+            found.draft_rows_bytes = state.draft->n_bytes();
+        }
         give_result(info, found);
     });
 }

@@ -3,6 +3,9 @@
 #include "graphs.h"
 
 #include "llama-ext.h"
+#ifdef LUCEBOX_MTP_CHAIN
+#    include "mtp_chain.h"
+#endif
 
 #include <cmath>
 
@@ -11,13 +14,42 @@ namespace lucebox {
 // A first draft step takes along up to this many pairs that waited; more are computed before it.
 static const size_t MAX_WAITING = 2 * LUCEBOX_MAX_WIDTH;
 
-mtp_drafter::mtp_drafter(llama_context_ptr context, uint32_t n_seq, const model_files & files) :
+#ifdef LUCEBOX_MTP_CHAIN
+static void set_chain(llama_context * ctx, int32_t n) {
+    llama_set_mtp_chain(ctx, n);
+}
+
+// The first part of a graph is the host's own where the embeddings are on the host; what is beyond it and the
+// device's part is a passage in between.
+static int32_t n_waits_inside(const llama_context * ctx) {
+    return std::max(0, llama_n_graph_splits(ctx) - 2);
+}
+#else
+// built from a llama.cpp without the hook
+static const char * why_no_mtp_chain(const llama_context *) {
+    return "this build's llama.cpp has no graph for it";
+}
+
+static void set_chain(llama_context *, int32_t) {}
+
+static int32_t n_waits_inside(const llama_context *) {
+    return 0;
+}
+
+static const float * llama_get_mtp_chain(llama_context *, llama_seq_id) {
+    return nullptr;
+}
+#endif
+
+mtp_drafter::mtp_drafter(llama_context_ptr context, uint32_t n_seq, const model_files & files, bool chained) :
     files(files),
     ctx(std::move(context)),
     batch(ctx.get()),
     width((size_t) hidden_width(llama_get_model(ctx.get()))),
     n_vocab(llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(ctx.get())))),
-    sequences(n_seq) {
+    sequences(n_seq),
+    no_state(width),
+    stepwise(chained ? why_no_mtp_chain(ctx.get()) : "draft_chain is off") {
     // only the rows that a chain goes on from are read back
     llama_set_embeddings_nextn(ctx.get(), true, /*masked=*/true);
 }
@@ -54,8 +86,9 @@ void mtp_drafter::add_row(int32_t seq, llama_token token, llama_pos pos, float *
     batch.set_embd(row, { hidden, 1, width });
 }
 
-void mtp_drafter::run(draft_counts & counts) {
+void mtp_drafter::run(int32_t n_chained, draft_counts & counts) {
     files.require_unchanged();
+    set_chain(ctx.get(), n_chained);
     const build_watch watch(ctx.get());
     const log_capture capture;
     const int32_t status = llama_process(ctx.get(), LLAMA_PROCESS_TYPE_DECODE, batch.get());
@@ -70,6 +103,7 @@ void mtp_drafter::run(draft_counts & counts) {
     llama_synchronize(ctx.get());
     counts.n_rows += batch.size();
     counts.n_steps += 1;
+    counts.n_waits += 1 + n_waits_inside(ctx.get());
     counts.graph_built |= watch.has_built();
 }
 
@@ -85,7 +119,7 @@ void mtp_drafter::catch_up(int32_t seq, draft_counts & counts) {
         for (size_t i = begin; i < std::min(n_old, begin + chunk); ++i) {
             add_row(seq, s.tokens[i], s.positions[i], s.hidden.data() + i * width, false);
         }
-        run(counts);
+        run(0, counts);
     }
     keep_newest(s);
 }
@@ -96,25 +130,39 @@ void mtp_drafter::keep_newest(sequence & s) const {
     s.hidden.erase(s.hidden.begin(), s.hidden.end() - (ptrdiff_t) width);
 }
 
-// Greedy choice, and its softmax probability over all logits: 1 / sum(exp(logit - max)).
-void mtp_drafter::pick(int32_t row, sequence & s) const {
-    const float * logits = llama_get_logits_ith(ctx.get(), row);
-    const float * hidden = llama_get_embeddings_nextn_ith(ctx.get(), row);
-    if (logits == nullptr || hidden == nullptr) {
-        fail(LUCEBOX_ERR_INTERNAL, "the MTP block gave no logits or no state for row %d", row);
-    }
-    const int32_t best = (int32_t) (std::max_element(logits, logits + n_vocab) - logits);
-    float         sum  = 0.0f;
-    for (int32_t i = 0; i < n_vocab; ++i) {
-        sum += std::exp(logits[i] - logits[best]);
-    }
+void mtp_drafter::append(sequence & s, llama_token token, float prob) const {
     if (s.chain.n_drafted == 0) {
         keep_newest(s); // those before it were computed along with it
     }
-    s.chain.tokens[s.chain.n_drafted] = best;
-    s.chain.probs[s.chain.n_drafted]  = 1.0f / sum;
+    s.chain.tokens[s.chain.n_drafted] = token;
+    s.chain.probs[s.chain.n_drafted]  = prob;
     s.chain.n_drafted += 1;
+}
+
+void mtp_drafter::keep_state(int32_t row, sequence & s) const {
+    const float * hidden = llama_get_embeddings_nextn_ith(ctx.get(), row);
+    if (hidden == nullptr) {
+        fail(LUCEBOX_ERR_INTERNAL, "the MTP block gave no state for row %d", row);
+    }
     s.chain_hidden.assign(hidden, hidden + width);
+}
+
+// Greedy choice, and its softmax probability over the tokens that the head covers: 1 / sum(exp(logit - max)).
+void mtp_drafter::pick(int32_t row, sequence & s) const {
+    const float * logits = llama_get_logits_ith(ctx.get(), row);
+    if (logits == nullptr) {
+        fail(LUCEBOX_ERR_INTERNAL, "the MTP block gave no logits for row %d", row);
+    }
+    int32_t best = 0;
+    for (int32_t i = 1; i < n_vocab; ++i) {
+        best = logits[i] >= logits[best] ? i : best; // of equals the last one, as the CPU's argmax has it
+    }
+    double sum = 0.0;
+    for (int32_t i = 0; i < n_vocab; ++i) {
+        sum += (double) std::exp(logits[i] - logits[best]);
+    }
+    append(s, best, (float) (1.0 / sum));
+    keep_state(row, s);
 }
 
 void mtp_drafter::forget_from(int32_t seq, llama_pos pos) {
@@ -137,27 +185,100 @@ int32_t mtp_drafter::add_next(int32_t seq) {
     return batch.size() - 1;
 }
 
+// Whether `n` more drafts of those that want some fit into one launch. Its sequences need the same number of rows: where
+// more pairs wait in one than in another, all but the newest are computed before.
+bool mtp_drafter::level(const std::vector<int32_t> & left, int32_t n, draft_counts & counts) {
+    size_t n_first = 0;
+    bool   same    = true;
+    size_t n_seqs  = 0;
+    for (size_t seq = 0; seq < left.size(); ++seq) {
+        if (left[seq] > 0) {
+            const size_t n_rows = sequences[seq].chain.n_drafted > 0 ? 1 : sequences[seq].tokens.size();
+            same                = same && (n_seqs == 0 || n_rows == n_first);
+            n_first             = n_rows;
+            n_seqs += 1;
+        }
+    }
+    const size_t most = llama_n_ubatch(ctx.get());
+    if (!same || n_seqs * (n_first + (size_t) n - 1) > most) {
+        for (size_t seq = 0; seq < left.size(); ++seq) {
+            if (left[seq] > 0) {
+                catch_up((int32_t) seq, counts);
+            }
+        }
+        n_first = 1;
+    }
+    return n_seqs * (n_first + (size_t) n - 1) <= most;
+}
+
+// `n` drafts of each sequence that has some left.
+void mtp_drafter::launch(const std::vector<int32_t> & left, int32_t n, draft_counts & counts) {
+    batch.clear();
+    rows.assign(left.size(), -1);
+    for (size_t seq = 0; seq < left.size(); ++seq) {
+        if (left[seq] > 0) {
+            rows[seq]            = add_next((int32_t) seq);
+            const llama_pos last = batch.tokens.back().pos[0];
+            for (int32_t i = 1; i < n; ++i) {
+                add_row((int32_t) seq, 0, last + i, no_state.data(), false);
+            }
+        }
+    }
+    run(n, counts);
+    for (size_t seq = 0; seq < left.size(); ++seq) {
+        if (rows[seq] < 0) {
+            continue;
+        }
+        const float * drafts = llama_get_mtp_chain(ctx.get(), (llama_seq_id) seq);
+        if (drafts == nullptr) {
+            fail(LUCEBOX_ERR_INTERNAL, "the MTP block made no drafts for sequence %zu", seq);
+        }
+        for (int32_t i = 0; i < n; ++i) {
+            append(sequences[seq], (llama_token) drafts[2 * i], drafts[2 * i + 1]);
+        }
+        keep_state(rows[seq], sequences[seq]);
+    }
+}
+
+// One draft, picked on the host, of each sequence that has some left.
+void mtp_drafter::launch_step(const std::vector<int32_t> & left, draft_counts & counts) {
+    batch.clear();
+    rows.assign(left.size(), -1);
+    for (size_t seq = 0; seq < left.size(); ++seq) {
+        if (left[seq] > 0) {
+            rows[seq] = add_next((int32_t) seq);
+        }
+    }
+    run(0, counts);
+    for (size_t seq = 0; seq < left.size(); ++seq) {
+        if (rows[seq] >= 0) {
+            pick(rows[seq], sequences[seq]);
+        }
+    }
+}
+
 void mtp_drafter::extend(const std::vector<int32_t> & n_more, draft_counts & counts) {
-    int32_t n_steps = 0;
     for (size_t seq = 0; seq < n_more.size(); ++seq) {
-        n_steps = std::max(n_steps, n_more[seq]);
         if (n_more[seq] > 0 && sequences[seq].tokens.size() > MAX_WAITING) {
             catch_up((int32_t) seq, counts);
         }
     }
-    for (int32_t step = 0; step < n_steps; ++step) {
-        batch.clear();
-        rows.assign(n_more.size(), -1);
-        for (size_t seq = 0; seq < n_more.size(); ++seq) {
-            if (step < n_more[seq]) {
-                rows[seq] = add_next((int32_t) seq);
-            }
+    for (std::vector<int32_t> left = n_more;;) {
+        int32_t n = 0; // as many as all that want some want
+        for (const int32_t wanted : left) {
+            n = wanted > 0 && (n == 0 || wanted < n) ? wanted : n;
         }
-        run(counts);
-        for (size_t seq = 0; seq < n_more.size(); ++seq) {
-            if (rows[seq] >= 0) {
-                pick(rows[seq], sequences[seq]);
-            }
+        if (n == 0) {
+            return;
+        }
+        if (stepwise.empty() && level(left, n, counts)) {
+            launch(left, n, counts);
+        } else {
+            n = 1;
+            launch_step(left, counts);
+        }
+        for (int32_t & wanted : left) {
+            wanted = std::max(0, wanted - n);
         }
     }
 }

@@ -8,6 +8,9 @@
 // A chain starts from the newest pair and may be extended any number of times. Its drafts after the first come from
 // the block's own state, so what they leave in the cache goes with the chain: when it was verified (`settle`), or when
 // something else is to happen to the sequence (`drop`).
+//
+// The drafts of a call are made in one launch where the graph for that is to be had (mtp_chain.cpp): the device picks
+// each token and goes on from it, and the host waits once. Otherwise it waits for each draft, and picks.
 #pragma once
 
 #include "internal.h"
@@ -21,13 +24,18 @@ struct draft_counts {
     int64_t time_us     = 0;
     int32_t n_rows      = 0;
     int32_t n_steps     = 0;
+    int32_t n_waits     = 0; // of the host for the device
     bool    graph_built = false;
 };
 
 class mtp_drafter {
   public:
-    // `context` was made with LLAMA_CONTEXT_TYPE_MTP.
-    mtp_drafter(llama_context_ptr context, uint32_t n_seq, const model_files & files);
+    // `context` was made with LLAMA_CONTEXT_TYPE_MTP. With `chained` the drafts of a call are made in one launch, if
+    // that can be had.
+    mtp_drafter(llama_context_ptr context, uint32_t n_seq, const model_files & files, bool chained);
+
+    // Why each draft has a launch of its own; empty if not.
+    const std::string & why_stepwise() const { return stepwise; }
 
     void clear(int32_t seq);
 
@@ -72,8 +80,13 @@ class mtp_drafter {
   private:
     void    add_row(int32_t seq, llama_token token, llama_pos pos, float * hidden, bool output);
     int32_t add_next(int32_t seq);
-    void    run(draft_counts & counts);
+    void    run(int32_t n_chained, draft_counts & counts);
+    bool    level(const std::vector<int32_t> & left, int32_t n, draft_counts & counts);
+    void    launch(const std::vector<int32_t> & left, int32_t n, draft_counts & counts);
+    void    launch_step(const std::vector<int32_t> & left, draft_counts & counts);
     void    pick(int32_t row, sequence & s) const;
+    void    append(sequence & s, llama_token token, float prob) const;
+    void    keep_state(int32_t row, sequence & s) const;
     void    keep_newest(sequence & s) const;
 
     const model_files &   files;
@@ -83,6 +96,8 @@ class mtp_drafter {
     const int32_t         n_vocab;
     std::vector<sequence> sequences;
     std::vector<int32_t>  rows; // of the batch, from which each sequence's next draft is read; -1: none
+    std::vector<float>    no_state; // of rows whose state the device puts in
+    std::string           stepwise;
 };
 
 } // namespace lucebox

@@ -237,6 +237,18 @@ void require_sane_ids(const weight_table & table, const llama_model_loader & loa
 
 } // namespace
 
+namespace {
+thread_local bool own_head_left_out = false;
+}
+
+without_own_head::without_own_head(bool active) : before(own_head_left_out) {
+    own_head_left_out = active;
+}
+
+without_own_head::~without_own_head() {
+    own_head_left_out = before;
+}
+
 void adopt_mtp_layout(llama_model_loader & loader, uint32_t n_trunk, int64_t n_vocab) {
     if (loader.files.empty()) {
         return; // a model made up from metadata has no weights to rename
@@ -260,6 +272,10 @@ void adopt_mtp_layout(llama_model_loader & loader, uint32_t n_trunk, int64_t n_v
     if (head_only) {
         adopt_tables(table);
         require_sane_ids(table, loader, n_vocab);
+        // a scale that goes with it would be missed by the rows that take its place
+        if (own_head_left_out && loader.get_weight("output.scale") == nullptr) {
+            table.drop("output");
+        }
     }
     loader.n_tensors = (int) loader.weights_map.size();
 }

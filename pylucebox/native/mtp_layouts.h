@@ -16,4 +16,18 @@ namespace lucebox {
 // are in one tensor, or the temporary file cannot be written.
 void adopt_mtp_layout(llama_model_loader & loader, uint32_t n_trunk, int64_t n_vocab);
 
+// While an active one lives, MTP files are loaded by this thread without an LM head of their own: rows of it take its
+// place, see draft_rows.h.
+class without_own_head {
+  public:
+    explicit without_own_head(bool active);
+    ~without_own_head();
+
+    without_own_head(const without_own_head &)             = delete;
+    without_own_head & operator=(const without_own_head &) = delete;
+
+  private:
+    const bool before;
+};
+
 } // namespace lucebox

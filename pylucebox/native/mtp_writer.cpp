@@ -71,7 +71,7 @@ struct pairs_of_ubatch {
     uint32_t             n_seqs   = 0;   // all of its sequences
     uint32_t             n_tokens = 0;   // of each sequence
     bool                 starts   = false; // they begin with it, so their first token completes no pair
-    std::vector<int32_t> carried;        // slots of the states before the first token of each member
+    std::vector<int32_t> carried;        // slots of the states before the first token of each member; any if there is none
     std::vector<int64_t> kept;           // slots that the last states of each member go to
 
     uint32_t n_pairs_each() const { return n_tokens - (starts ? 1 : 0); }
@@ -83,6 +83,7 @@ class writer final : public mtp_writer {
     writer(llama_context & trunk, llama_context & mtp, llama_memory_hybrid_idx & memory);
     ~writer() override;
 
+    bool   need_reserve() const override { return measured != any_enabled(); }
     void   reserve(const llama_ubatch & ubatch) override;
     bool   begin(const llama_ubatch & ubatch) override;
     void   end(bool computed) override;
@@ -98,6 +99,7 @@ class writer final : public mtp_writer {
 
     class input;
 
+    bool    any_enabled() const { return std::find(enabled.begin(), enabled.end(), true) != enabled.end(); }
     bool    find_pairs(const llama_ubatch & ubatch);
     bool    find_cells(const llama_ubatch & ubatch);
     void    take_tokens(const llama_ubatch & ubatch);
@@ -115,6 +117,7 @@ class writer final : public mtp_writer {
 
     std::vector<llama_pos> positions; // of the state in each slot, or -1
     std::vector<bool>      enabled;
+    bool                   measured = false; // the graph was reserved with the part that writes
 
     pairs_of_ubatch                                  pairs;
     std::vector<std::pair<llama_seq_id, llama_pos>>  firsts; // position of the first token of each member
@@ -157,7 +160,7 @@ class writer::input : public llm_graph_input_i {
     size_t                           n_members = 0;
     uint32_t                         n_pairs   = 0;
     ggml_tensor *                    members   = nullptr; // I32 [n_members], null if all sequences are
-    ggml_tensor *                    carried   = nullptr; // I32 [n_members], null if the sequences start
+    ggml_tensor *                    carried   = nullptr; // I32 [n_members], null without pairs
     ggml_tensor *                    kept      = nullptr; // I64 [n_kept*n_members]
     ggml_tensor *                    tokens    = nullptr; // I32 [n_pairs], null if the trunk's embeddings do
     llm_graph_input_attn_kv          attn;
@@ -178,7 +181,7 @@ writer::writer(llama_context & trunk, llama_context & mtp, llama_memory_hybrid_i
     n_slots((int32_t) trunk.get_cparams().n_rs_seq + 1),
     width(model.hparams.n_embd_nextn()),
     positions((size_t) n_slots * trunk.get_cparams().n_seq_max, -1),
-    enabled(trunk.get_cparams().n_seq_max, false) {
+    enabled(trunk.get_cparams().n_seq_max, true) {
     ctx.reset(ggml_init({ ggml_tensor_overhead(), nullptr, /*no_alloc=*/true }));
     if (!ctx) {
         throw std::bad_alloc();
@@ -204,7 +207,8 @@ writer::writer(llama_context & trunk, llama_context & mtp, llama_memory_hybrid_i
     };
 
     trunk.set_mtp_writer(this);
-    trunk.sched_reserve();
+    trunk.sched_reserve(); // as when all are enabled, which is what memory is to be had for
+    enabled.assign(enabled.size(), false);
 }
 
 writer::~writer() {
@@ -230,7 +234,11 @@ void writer::set_hidden(llama_seq_id seq, llama_pos pos, const float * hidden) {
 }
 
 void writer::reserve(const llama_ubatch & ubatch) {
-    pairs          = {};
+    pairs    = {};
+    measured = any_enabled();
+    if (!measured) {
+        return;
+    }
     pairs.n_seqs   = ubatch.n_seqs;
     pairs.n_tokens = ubatch.n_seq_tokens;
     for (uint32_t s = 0; s < ubatch.n_seqs; ++s) {
@@ -267,12 +275,10 @@ bool writer::find_pairs(const llama_ubatch & ubatch) {
             return false;
         }
         pairs.starts = first == 0;
-        if (first > 0) {
-            pairs.carried.push_back(slot_of(seq, first - 1));
-            if (positions[(size_t) pairs.carried.back()] != first - 1) {
-                LLAMA_LOG_ERROR("%s: sequence %d: the state after position %d is not at hand\n", __func__, seq, first - 1);
-                return false;
-            }
+        pairs.carried.push_back(slot_of(seq, std::max(first - 1, 0)));
+        if (first > 0 && positions[(size_t) pairs.carried.back()] != first - 1) {
+            LLAMA_LOG_ERROR("%s: sequence %d: the state after position %d is not at hand\n", __func__, seq, first - 1);
+            return false;
         }
         for (uint32_t i = n - std::min<uint32_t>(n, (uint32_t) n_slots); i < n; ++i) {
             pairs.kept.push_back(slot_of(seq, first + (llama_pos) i));
@@ -403,42 +409,37 @@ void writer::build(const llm_graph_params & trunk_params, ggml_tensor * embd, gg
         inp->members = new_input(GGML_TYPE_I32, n_members);
     }
 
-    // rows [begin, begin + n) of each sequence that is written for
-    const auto rows_of = [&](ggml_tensor * all, int64_t begin, int64_t n) {
+    // Only numbers depend on how many tokens there are and whether the sequences start: a graph of other nodes would be
+    // allocated anew, and might take more memory than was reserved.
+    const auto of_members = [&](ggml_tensor * all) {
         const int64_t n_floats = all->ne[0];
         if (inp->members) {
             all = ggml_get_rows(ctx0, ggml_reshape_2d(ctx0, all, n_floats * n_tokens, pairs.n_seqs), inp->members);
         }
-        all = ggml_reshape_3d(ctx0, all, n_floats, n_tokens, n_members);
-        return n == n_tokens ? all : ggml_view_3d(ctx0, all, n_floats, n, n_members, all->nb[1], all->nb[2],
-                                                  (size_t) begin * all->nb[1]);
+        return ggml_reshape_3d(ctx0, all, n_floats, n_tokens, n_members);
     };
-    const auto flat = [&](ggml_tensor * rows) {
-        rows = ggml_is_contiguous(rows) ? rows : ggml_cont(ctx0, rows);
-        return ggml_reshape_2d(ctx0, rows, rows->ne[0], rows->ne[1] * rows->ne[2]);
+    // rows [begin, begin + n) of each member
+    const auto rows_of = [&](ggml_tensor * all, int64_t begin, int64_t n) {
+        ggml_tensor * rows =
+            ggml_view_3d(ctx0, all, all->ne[0], n, n_members, all->nb[1], all->nb[2], (size_t) begin * all->nb[1]);
+        return ggml_reshape_2d(ctx0, n_members > 1 ? ggml_cont(ctx0, rows) : rows, all->ne[0], n * n_members);
     };
+    hidden = of_members(hidden);
 
-    ggml_tensor * before = nullptr; // the state in front of each token that completes a pair
     if (n_each > 0) {
-        before = n_tokens > 1 ? rows_of(hidden, 0, n_tokens - 1) : nullptr;
-    }
-    if (!pairs.starts) {
         inp->carried          = new_input(GGML_TYPE_I32, n_members);
         ggml_tensor * carried = ggml_get_rows(ctx0, states, inp->carried);
         ggml_build_forward_expand(gf, carried); // before its slot gets another state
         carried = ggml_reshape_3d(ctx0, carried, width, 1, n_members);
-        before  = before ? ggml_concat(ctx0, carried, before, 1) : carried;
-    }
-
-    if (before) {
+        // the state in front of each token that completes a pair
+        ggml_tensor * before = rows_of(ggml_concat(ctx0, carried, hidden, 1), n_tokens - n_each, n_each);
         if (model.tok_embd && model.tok_embd != trunk.get_model().tok_embd) {
             inp->tokens = new_input(GGML_TYPE_I32, inp->n_pairs);
             embd        = ggml_get_rows(ctx0, model.tok_embd, inp->tokens);
         } else {
-            embd = flat(rows_of(embd, n_tokens - n_each, n_each));
+            embd = rows_of(of_members(embd), n_tokens - n_each, n_each);
         }
-        before      = flat(before);
-        params.res  = res;
+        params.res         = res;
         params.sched       = trunk_params.sched;
         params.backend_cpu = trunk_params.backend_cpu;
         params.cvec        = trunk_params.cvec;
@@ -457,7 +458,7 @@ void writer::build(const llm_graph_params & trunk_params, ggml_tensor * embd, gg
 
     inp->kept = new_input(GGML_TYPE_I64, n_kept * n_members);
     ggml_build_forward_expand(
-        gf, ggml_set_rows(ctx0, states, flat(rows_of(hidden, n_tokens - n_kept, n_kept)), inp->kept));
+        gf, ggml_set_rows(ctx0, states, rows_of(hidden, n_tokens - n_kept, n_kept), inp->kept));
     res->add_input(std::move(inp));
 }
 

@@ -96,6 +96,8 @@ std::unique_ptr<lucebox_session> open_session(lucebox_model * model, const luceb
     llama_context_params trunk   = context_params(*s);
     // a rollback goes back at most over the drafts of one cycle
     trunk.n_rs_seq = (uint32_t) s->params.max_width - 1;
+    // logits of a whole prompt chunk are never asked for, and would have to have their place
+    trunk.n_outputs_max = LUCEBOX_MAX_WIDTH;
     s->ctx         = make_context(s->model->trunk.get(), trunk, "context");
     lucebox_keep_graphs(s->ctx.get(), (uint32_t) s->params.n_kept_graphs, MAX_KEPT_ROWS);
     s->batch       = common_batch(s->ctx.get());
@@ -108,11 +110,13 @@ std::unique_ptr<lucebox_session> open_session(lucebox_model * model, const luceb
         llama_context_params mtp = context_params(*s);
         mtp.ctx_type             = LLAMA_CONTEXT_TYPE_MTP;
         mtp.n_rs_seq             = 0;
+        mtp.n_outputs_max        = s->params.n_seq;
         mtp.ctx_other            = s->ctx.get();
         // a first draft step runs the pairs of one cycle and of those that were skipped before it
         mtp.n_batch = std::max(mtp.n_batch, s->params.n_seq * 3 * LUCEBOX_MAX_WIDTH);
         s->drafter  = std::make_unique<mtp_drafter>(
-            make_context(s->model->mtp_model(), mtp, "context of the MTP block"), s->params.n_seq, s->model->files);
+            make_context(s->model->mtp_model(), mtp, "context of the MTP block"), s->params.n_seq, s->model->files,
+            s->params.draft_chain);
         if (s->params.mtp_kv_in_trunk) {
             s->writer = make_mtp_writer(s->ctx.get(), s->drafter->context(), s->why_no_writer);
         } else {
@@ -313,6 +317,7 @@ void lucebox_session_params_init(lucebox_session_params * params) {
     params->max_width       = 1;
     params->flash_attn      = -1;
     params->mtp_kv_in_trunk = true;
+    params->draft_chain     = true;
     params->cache_type_k    = "f16";
     params->cache_type_v    = "f16";
     params->n_kept_graphs   = 16;
@@ -351,6 +356,7 @@ lucebox_status lucebox_session_get_info(const lucebox_session * session, lucebox
                 found.mtp_context_bytes += entry.second.context;
                 found.mtp_compute_bytes += entry.second.compute;
             }
+            found.draft_chain = session->drafter->why_stepwise().empty();
         }
         if (session->writer) {
             found.mtp_kv_in_trunk = true;
@@ -362,6 +368,10 @@ lucebox_status lucebox_session_get_info(const lucebox_session * session, lucebox
 
 const char * lucebox_session_own_pass_reason(const lucebox_session * session) {
     return session != nullptr ? session->why_no_writer.c_str() : "";
+}
+
+const char * lucebox_session_why_stepwise(const lucebox_session * session) {
+    return session == nullptr || !session->drafter ? "no drafts are made" : session->drafter->why_stepwise().c_str();
 }
 
 lucebox_status lucebox_session_clear(lucebox_session * session, int32_t seq) {

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pylucebox._build import recorded_build
+from pylucebox._drafting import DEFAULT_DRAFT_VOCAB
 from pylucebox._errors import ContextFullError, InvalidArgumentError, StrPath
 from pylucebox._native_session import NativeSession
 from pylucebox._open import EngineOptions, open_engine
@@ -203,6 +204,8 @@ class OpenRecorder:
             cache_type_k="f16",
             cache_type_v="f16",
             hidden_norm="file",
+            draft_vocab=DEFAULT_DRAFT_VOCAB,
+            draft_chain=True,
         )
         self._opened = open_engine(options, None)
         self.session: NativeSession = self._opened.session

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from _server import Serve, Server
-
 from conftest import StartServe
 
 PROMPTS = ["def add(a, b):", "The sum is", "a b a b a b", '{"name": "alpha", ']

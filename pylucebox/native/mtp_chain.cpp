@@ -1,0 +1,271 @@
+#include "mtp_chain.h"
+
+#include "llama-context.h"
+#include "llama-memory-hybrid-idx.h"
+#include "models/models.h"
+
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+namespace {
+
+ggml_backend_dev_t device_of(const ggml_tensor * weight) {
+    return ggml_backend_buft_get_device(ggml_backend_buffer_get_type(weight->buffer));
+}
+
+bool is_on_cpu(const ggml_tensor * weight) {
+    const ggml_backend_dev_t device = device_of(weight);
+    return device == nullptr || ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU;
+}
+
+const llama_model & with_table(const llama_model & model, const ggml_tensor * own, const llama_cparams & cparams) {
+    return own != nullptr || cparams.ctx_other == nullptr ? model : *llama_get_model(cparams.ctx_other);
+}
+
+// What a draft is picked from, and where its embedding is looked up.
+struct draft_tables {
+    ggml_tensor * head;
+    ggml_tensor * ids;  // the tokens of the rows of the head; null: the row is the token
+    ggml_tensor * embd; // one row for each row of the head if `by_row`, for each token otherwise
+    bool          by_row;
+};
+
+draft_tables tables_of(const llama_model & model, const llama_cparams & cparams) {
+    return {
+        model.draft_output ? model.draft_output : with_table(model, model.output, cparams).output,
+        model.draft_ids,
+        model.draft_embd ? model.draft_embd : with_table(model, model.tok_embd, cparams).tok_embd,
+        model.draft_embd != nullptr,
+    };
+}
+
+// The rows of a batch by steps: the first step has all but the last n_steps - 1 rows of each sequence, every later one
+// the next row of each. What upstream fills in for the whole batch is copied from there, so that it is computed in one
+// way only.
+class chain_rows : public llm_graph_input_i {
+  public:
+    chain_rows(ggml_context * ctx, ggml_cgraph * gf, const llama_ubatch & ubatch, int64_t n_steps, int64_t width,
+               bool on_cpu) :
+        n_seqs(ubatch.n_seqs),
+        n_first(ubatch.n_seq_tokens - (n_steps - 1)),
+        ctx(ctx),
+        gf(gf),
+        n_steps(n_steps),
+        n_seq_rows(ubatch.n_seq_tokens),
+        width(width),
+        on_cpu(on_cpu) {
+        tokens = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, n_first * n_seqs);
+        h      = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, width, n_first * n_seqs);
+        ggml_set_input(tokens);
+        ggml_set_input(h);
+    }
+
+    int64_t n_rows(int64_t step) const { return (step == 0 ? n_first : 1) * n_seqs; }
+
+    // The rows of each step of an input that has `n_planes` planes of a row per token: [ne0, rows], or [rows * size of
+    // a row] where ne0 is 0.
+    std::vector<ggml_tensor *> split(ggml_tensor * all, int64_t ne0, int64_t n_planes = 1) {
+        const int64_t n_row  = ggml_nelements(all) / (n_planes * n_seq_rows * n_seqs);
+        ggml_tensor * packed = ggml_new_tensor_1d(ctx, all->type, ggml_nelements(all));
+        ggml_set_input(packed);
+        ggml_build_forward_expand(gf, all); // nothing computes with it, but it is filled in and read
+        parts.push_back({ all, packed, n_planes, n_row * ggml_type_size(all->type) });
+
+        // one upload instead of one for each step: a view of host memory would be copied by itself
+        ggml_tensor * source = on_cpu ? packed : ggml_cont(ctx, packed);
+        ggml_build_forward_expand(gf, source);
+
+        std::vector<ggml_tensor *> views;
+        size_t                     offset = 0;
+        for (int64_t step = 0; step < n_steps; ++step) {
+            const int64_t n = n_planes * n_rows(step) * n_row;
+            views.push_back(ne0 == 0 ? ggml_view_1d(ctx, source, n, offset) :
+                                       ggml_view_2d(ctx, source, ne0, n / ne0, ggml_row_size(all->type, ne0), offset));
+            offset += n * ggml_type_size(all->type);
+        }
+        return views;
+    }
+
+    void set_input(const llama_ubatch * ubatch) override {
+        for (int64_t s = 0; s < n_seqs; ++s) {
+            const int64_t from = s * n_seq_rows;
+            const int64_t to   = s * n_first;
+            ggml_backend_tensor_set(tokens, ubatch->token + from, to * sizeof(llama_token), n_first * sizeof(llama_token));
+            ggml_backend_tensor_set(h, ubatch->embd + from * width, to * h->nb[1], n_first * h->nb[1]);
+        }
+        for (const part & p : parts) {
+            GGML_ASSERT(ggml_backend_buffer_is_host(p.all->buffer));
+            fill(p);
+            ggml_backend_tensor_set(p.packed, bytes.data(), 0, bytes.size());
+        }
+    }
+
+    // the inputs it copies from look at everything else
+    bool can_reuse(const llm_graph_params & params) override {
+        return params.ubatch.n_seqs == n_seqs && params.ubatch.n_seq_tokens == n_seq_rows;
+    }
+
+    const int64_t n_seqs;
+    const int64_t n_first; // rows of a sequence in the first step
+
+    ggml_tensor * tokens; // I32 [n_first * n_seqs]
+    ggml_tensor * h;      // F32 [width, n_first * n_seqs]
+
+  private:
+    struct part {
+        ggml_tensor * all;
+        ggml_tensor * packed;
+        int64_t       n_planes;
+        size_t        row_bytes;
+    };
+
+    void fill(const part & p) {
+        bytes.resize(ggml_nbytes(p.packed));
+        uint8_t * to = bytes.data();
+        for (int64_t step = 0; step < n_steps; ++step) {
+            const int64_t first = step == 0 ? 0 : n_first + step - 1;
+            const size_t  n     = (step == 0 ? n_first : 1) * p.row_bytes;
+            for (int64_t plane = 0; plane < p.n_planes; ++plane) {
+                for (int64_t s = 0; s < n_seqs; ++s, to += n) {
+                    const int64_t row = (plane * n_seqs + s) * n_seq_rows + first;
+                    std::memcpy(to, (const uint8_t *) p.all->data + row * p.row_bytes, n);
+                }
+            }
+        }
+    }
+
+    ggml_context *       ctx;
+    ggml_cgraph *        gf;
+    const int64_t        n_steps;
+    const int64_t        n_seq_rows;
+    const int64_t        width;
+    const bool           on_cpu;
+    std::vector<part>    parts;
+    std::vector<uint8_t> bytes;
+};
+
+struct mtp_chain : public llama_model_qwen4exp::graph_mtp {
+    mtp_chain(const llama_model & model, const llm_graph_params & params);
+
+  private:
+    // a step: what the helpers of the base need to know of its rows
+    mtp_chain(const llama_model & model, const llm_graph_params & params, no_build) :
+        graph_mtp(model, params, no_build{}) {}
+};
+
+llm_graph_params params_of_step(const llm_graph_params & params, int64_t n_rows, int64_t n_seqs) {
+    llm_graph_params step    = params;
+    step.ubatch.n_tokens     = (uint32_t) n_rows;
+    step.ubatch.n_seq_tokens = (uint32_t) (n_rows / n_seqs);
+    return step;
+}
+
+mtp_chain::mtp_chain(const llama_model & model, const llm_graph_params & params) : graph_mtp(model, params, no_build{}) {
+    const int64_t n_steps = cparams.mtp_chain;
+    if (!ubatch.equal_seqs() || (int64_t) ubatch.n_seq_tokens < n_steps || n_outputs != (int64_t) ubatch.n_seqs) {
+        throw std::runtime_error("a chain of drafts needs as many rows of each sequence and one output each");
+    }
+    const int         il       = hparams.n_layer();
+    const auto        tables   = tables_of(model, cparams);
+    const auto *      hybrid   = static_cast<const llama_memory_hybrid_idx_context *>(mctx);
+    const int64_t     n_pos    = hparams.n_pos_per_embd();
+    const llama_model & m_embd = with_table(model, model.tok_embd, cparams);
+
+    auto owned = std::make_unique<chain_rows>(ctx0, gf, ubatch, n_steps, hparams.n_embd_nextn(),
+                                              is_on_cpu(model.layers[il].nextn.eh_proj));
+    chain_rows & rows = *owned;
+
+    // first, so that what follows is computed where the block is
+    ggml_tensor * embd = ggml_get_rows(ctx0, m_embd.tok_embd, rows.tokens);
+    ggml_build_forward_expand(gf, embd);
+
+    auto * inp_hyb = build_inp_mem_hybrid();
+    auto * all     = inp_hyb->get_attn();
+    ggml_build_forward_expand(gf, inp_hyb->get_recr()->s_copy);
+
+    const auto pos    = rows.split(build_inp_pos(), 0, n_pos);
+    const auto k_idxs = rows.split(all->self_k_idxs, 0);
+    const auto v_idxs = rows.split(all->self_v_idxs, 0);
+    const auto mask   = rows.split(all->self_kq_mask, all->self_kq_mask->ne[0]);
+
+    std::vector<std::shared_ptr<llama_model_qwen4exp::llm_graph_input_kpool>> kpool(n_steps);
+    if (hybrid->get_idx() && hparams.dsv4_compress_ratios[il] > 0) {
+        kpool = split_kpool(*build_inp_kpool(hybrid), [&](ggml_tensor * t) { return rows.split(t, ggml_is_vector(t) ? 0 : t->ne[0]); });
+    }
+
+    llm_graph_input_attn_kv inp(hparams, cparams, all->mctx);
+    inp.self_k_rot = all->self_k_rot;
+    inp.self_v_rot = all->self_v_rot;
+
+    ggml_tensor * h      = rows.h;
+    ggml_tensor * drafts = nullptr; // [2, steps so far, n_seqs]
+    for (int64_t i = 0; i < n_steps; ++i) {
+        const int64_t n_stream = all->self_kq_mask->ne[3];
+        inp.self_k_idxs  = k_idxs[i];
+        inp.self_v_idxs  = v_idxs[i];
+        inp.self_kq_mask = ggml_reshape_4d(ctx0, mask[i], mask[i]->ne[0], mask[i]->ne[1] / n_stream, 1, n_stream);
+        inp.self_kq_mask_cnv = inp.self_kq_mask;
+
+        const llm_graph_params of_step = params_of_step(params, rows.n_rows(i), rows.n_seqs);
+        mtp_chain              step(model, of_step, no_build{});
+        h = step.build_block(embd, h, &inp, hybrid, kpool[i].get(), pos[i]);
+        if (i == 0 && rows.n_first > 1) {
+            // a chain goes on from the newest pair of each sequence
+            h = ggml_cont(ctx0, ggml_view_2d(ctx0, h, h->ne[0], rows.n_seqs, h->nb[1] * rows.n_first, h->nb[1] * (rows.n_first - 1)));
+        }
+        cb(h, "h_nextn", il);
+
+        ggml_tensor * logits = build_head(h);
+        cb(logits, "mtp_logits", il);
+        ggml_tensor * best = ggml_argmax(ctx0, logits);
+        ggml_tensor * prob = ggml_get_rows(ctx0, ggml_reshape_3d(ctx0, ggml_soft_max(ctx0, logits), 1, logits->ne[0], rows.n_seqs),
+                                           ggml_reshape_2d(ctx0, best, 1, rows.n_seqs));
+
+        ggml_tensor * token = best;
+        if (tables.ids) {
+            token = ggml_reshape_1d(ctx0, ggml_get_rows(ctx0, tables.ids, best), rows.n_seqs);
+        }
+        // it fits into a float: a vocabulary has far less than 2^24 tokens
+        ggml_tensor * id   = ggml_reshape_3d(ctx0, ggml_cast(ctx0, token, GGML_TYPE_F32), 1, 1, rows.n_seqs);
+        ggml_tensor * pair = ggml_concat(ctx0, id, prob, 0);
+        drafts             = drafts ? ggml_concat(ctx0, drafts, pair, 1) : pair;
+        ggml_build_forward_expand(gf, drafts);
+
+        embd = ggml_get_rows(ctx0, tables.embd, tables.by_row ? best : token);
+    }
+
+    res->t_embd      = nullptr;
+    res->t_h_nextn   = h;
+    res->t_mtp_chain = drafts;
+    ggml_set_output(drafts);
+    ggml_build_forward_expand(gf, h);
+
+    res->add_input(std::move(owned)); // last: it copies what the others were filled with
+    res->set_params(params);          // the steps put theirs there
+}
+
+} // namespace
+
+std::unique_ptr<llm_graph_context> llama_model_qwen4exp::build_mtp_chain(const llama_model & model,
+                                                                         const llm_graph_params & params) {
+    return std::make_unique<mtp_chain>(model, params);
+}
+
+const char * lucebox::why_no_mtp_chain(const llama_context * ctx) {
+    const llama_model &   model   = ctx->get_model();
+    const llama_cparams & cparams = ctx->get_cparams();
+    if (model.arch != LLM_ARCH_QWEN4EXP || cparams.ctx_type != LLAMA_CONTEXT_TYPE_MTP) {
+        return "only the MTP block of qwen4exp has a graph for it";
+    }
+    const draft_tables tables = tables_of(model, cparams);
+    if (model.d2t && tables.ids == nullptr) {
+        return "the list of the tokens that the head covers is not on its device";
+    }
+    if (is_on_cpu(tables.embd) != is_on_cpu(tables.head) ||
+        (!is_on_cpu(tables.embd) && device_of(tables.embd) != device_of(tables.head))) {
+        return "the token embeddings are not on the device of the LM head; those of a draft vocabulary are";
+    }
+    return "";
+}
