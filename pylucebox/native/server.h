@@ -18,8 +18,9 @@ extern "C" {
 // up the process's signals and log, and what it asserts ends the process: at most once in a process made for it.
 LUCEBOX_SERVER_API int lucebox_server_main(int argc, char ** argv);
 
-// Accept on these sockets, which listen already, one for each address in order. Before lucebox_server_main.
-LUCEBOX_SERVER_API void lucebox_server_use_sockets(const int32_t * sockets, int32_t n);
+// Accept on these sockets, which listen already, one for each address in order. `before_accept` is called before the
+// first accept. Before lucebox_server_main.
+LUCEBOX_SERVER_API void lucebox_server_use_sockets(const int32_t * sockets, int32_t n, void (*before_accept)(void));
 
 // From any thread: refuse new requests, wait until those that run are answered, or `timeout_ms`, and end the server.
 // Returns how many were not answered.
@@ -36,6 +37,7 @@ typedef struct lucebox_server_policy_params {
     int32_t      verify_width; // 0: the policy decides; else the width of every pass
     int32_t      max_width;    // 1 to 8
     int32_t      require;      // not 0: without a drafter the server does not start
+    int32_t      even_drafts;  // not 0: slots that run together draft the same number
     int64_t      limit_us;     // without an answer for so long there are no drafts
 } lucebox_server_policy_params;
 

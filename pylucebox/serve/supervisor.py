@@ -192,6 +192,7 @@ class Supervisor:
             return
         if state == "listening":
             self._enter("loading")
+            self._tell(go=True)
         elif state == "ready":
             self._ready_s = time.monotonic()
             self._enter("ready")
@@ -201,10 +202,15 @@ class Supervisor:
 
     def _enter(self, state: str) -> None:
         self._state = state
-        # The worker answers for itself as soon as it listens.
+        # The worker answers for itself as soon as it may accept.
         self._holding.turn(on=state in ("starting", "waiting") and not self._flags.tls)
         if state != "ready":
             self._notifier.send(f"STATUS={state}")
+
+    def _tell(self, **command: object) -> None:
+        if self._line is not None:
+            with contextlib.suppress(OSError):  # its end is noticed in another way
+                self._line.sendall(json.dumps(command).encode() + b"\n")
 
     def _hang_up(self) -> None:
         if self._line is not None:
@@ -269,10 +275,9 @@ class Supervisor:
         ready = self._state == "ready"
         self._enter("stopping")
         self._notifier.send("STOPPING=1")
-        if ready and self._line is not None and self._flags.drain_s > 0:
+        if ready and self._flags.drain_s > 0:
             _log.info("ending: running requests have %g s", self._flags.drain_s)
-            with contextlib.suppress(OSError):
-                self._line.sendall(json.dumps({"drain_s": self._flags.drain_s}).encode() + b"\n")
+            self._tell(drain_s=self._flags.drain_s)
             self._kill_s = time.monotonic() + self._flags.drain_s + _PATIENCE_S
         else:
             _log.info("ending")
