@@ -60,15 +60,19 @@ void lucebox_server_use_sockets(const int32_t * sockets, int32_t n, void (*befor
 #endif
 
 #ifdef HAS_DRAIN
-int32_t lucebox_server_drain(int32_t timeout_ms) {
+void lucebox_server_drain(int32_t timeout_ms) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
     int32_t n_running = server_http_drain();
     while (n_running > 0 && std::chrono::steady_clock::now() < until) {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
         n_running = server_http_drain();
     }
+    if (n_running > 0) {
+        std::fprintf(stderr, "llama-server: the time is up, %d requests are cut off\n", (int) n_running);
+        std::fflush(nullptr);
+        std::_Exit(0);
+    }
     llama_server_terminate();
-    return n_running;
 }
 #endif
 }

@@ -22,9 +22,10 @@ LUCEBOX_SERVER_API int lucebox_server_main(int argc, char ** argv);
 // first accept. Before lucebox_server_main.
 LUCEBOX_SERVER_API void lucebox_server_use_sockets(const int32_t * sockets, int32_t n, void (*before_accept)(void));
 
-// From any thread: refuse new requests, wait until those that run are answered, or `timeout_ms`, and end the server.
-// Returns how many were not answered.
-LUCEBOX_SERVER_API int32_t lucebox_server_drain(int32_t timeout_ms);
+// From any thread, when the model is loaded: refuse new requests, wait until those that run are answered, and end the
+// server. When `timeout_ms` are over and some are not answered, the process ends at once and they are cut off: the server
+// would wait for as long as their clients do.
+LUCEBOX_SERVER_API void lucebox_server_drain(int32_t timeout_ms);
 
 // ---- the policy's mailbox ------------------------------------------------------------------------------------------
 

@@ -275,7 +275,7 @@ class Supervisor:
         ready = self._state == "ready"
         self._enter("stopping")
         self._notifier.send("STOPPING=1")
-        if ready and self._flags.drain_s > 0:
+        if ready:
             _log.info("ending: running requests have %g s", self._flags.drain_s)
             self._tell(drain_s=self._flags.drain_s)
             self._kill_s = time.monotonic() + self._flags.drain_s + _PATIENCE_S

