@@ -22,6 +22,8 @@ def test_codes_are_stable_and_print_as_themselves() -> None:
         "unsupported-arch",
         "load-failed",
         "context-failed",
+        "unsupported-mode",
+        "policy-failed",
     }
     assert f"{SpecReason.NO_SIDECAR}" == "no-sidecar"
     assert SpecReason("no-sidecar") is SpecReason.NO_SIDECAR
