@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Final
 
@@ -299,10 +299,10 @@ def _wake_up(_number: int, _frame: FrameType | None) -> None:
     """Do nothing: the number arrives through the wake-up descriptor."""
 
 
-def _reap_orphans(worker: int | None, wait: Callable[..., Any] = os.waitid) -> None:
+def _reap_orphans(worker: int | None) -> None:
     with contextlib.suppress(ChildProcessError):
         while True:
-            found = wait(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if found is None or found.si_pid == worker:  # the worker is left to its own object
                 return
-            wait(os.P_PID, found.si_pid, os.WEXITED | os.WNOHANG)
+            os.waitid(os.P_PID, found.si_pid, os.WEXITED | os.WNOHANG)

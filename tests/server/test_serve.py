@@ -157,3 +157,33 @@ def test_signal_while_it_starts(demo_model: Path, tmp_path: Path, number: signal
     assert server.process.wait(20) == 0, server.log_text()
     with pytest.raises(ProcessLookupError):
         os.kill(worker, 0)
+
+
+# ---- as process 1 of a container ---------------------------------------------------------------------------------
+
+OWN_PROCESSES = ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child"]
+
+
+class Contained(Serve):
+    def call(self) -> list[str]:
+        return [*OWN_PROCESSES, *super().call()]
+
+    def children(self, pid: int) -> list[int]:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()]
+
+
+def test_first_process_of_a_container(demo_model: Path, tmp_path: Path) -> None:
+    if shutil.which("unshare") is None or subprocess.run([*OWN_PROCESSES, "true"], check=False).returncode:
+        pytest.skip("this user cannot make a namespace of processes")
+    server = Contained(demo_model, tmp_path / "log", *SMALL)
+    (first,) = server.children(server.process.pid)
+    (worker,) = server.children(first)
+    # what others leave behind falls to process 1
+    subprocess.run(["nsenter", "-t", str(first), "-p", "sh", "-c", "sleep 0.1 & exit"], check=True)
+    until = time.monotonic() + 30
+    while server.children(first) != [worker]:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    assert server.complete("a", n_predict=4)["tokens_predicted"] == 4
+    os.kill(first, signal.SIGTERM)
+    assert server.process.wait(30) == 0, server.log_text()
