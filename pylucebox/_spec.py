@@ -53,6 +53,9 @@ class SpecReason(str, Enum):
     UNSUPPORTED_MODE = "unsupported-mode"
     """The server serves something beside which drafts are not made: embeddings, rankings, images."""
 
+    POLICY_FAILED = "policy-failed"
+    """The width policy of a server raised an error or did not answer, and was given up."""
+
     def __str__(self) -> str:
         """Return the code itself, as `enum.StrEnum` of later Pythons does."""
         return str(self.value)

@@ -1,9 +1,20 @@
 // liblucebox-server: upstream's server behind C functions, for a process of its own. A library apart from liblucebox, so
 // that the engine does not load an HTTP stack.
 #include "server.h"
-#include "server_policy.h"
 
-#include "server-http.h"
+// functions that need a patch are left out where it is missing
+#if __has_include("server-draft-policy.h")
+#    include "server_policy.h"
+#    define HAS_POLICY
+#endif
+#if __has_include("server-sockets.h")
+#    include "server-sockets.h"
+#    define HAS_SOCKETS
+#endif
+#if __has_include("server-drain.h")
+#    include "server-drain.h"
+#    define HAS_DRAIN
+#endif
 
 #include <chrono>
 #include <cstdio>
@@ -31,27 +42,37 @@ extern "C" {
 
 int lucebox_server_main(int argc, char ** argv) {
     const int code = run(argc, argv);
+#ifdef HAS_POLICY
     // A policy that hangs may hold the lock that every return to Python needs.
     if (!lucebox::policy_mailbox().close()) {
         std::fprintf(stderr, "llama-server: the width policy does not end; the process ends without it\n");
         std::fflush(nullptr);
         std::_Exit(code);
     }
+#endif
     return code;
 }
 
-void lucebox_server_use_sockets(const int32_t * sockets, int32_t n) {
-    server_http_use_sockets(std::vector<int>(sockets, sockets + n));
+#ifdef HAS_SOCKETS
+void lucebox_server_use_sockets(const int32_t * sockets, int32_t n, void (*before_accept)(void)) {
+    server_http_use_sockets(std::vector<int>(sockets, sockets + n), before_accept);
 }
+#endif
 
-int32_t lucebox_server_drain(int32_t timeout_ms) {
+#ifdef HAS_DRAIN
+void lucebox_server_drain(int32_t timeout_ms) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
     int32_t n_running = server_http_drain();
     while (n_running > 0 && std::chrono::steady_clock::now() < until) {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
         n_running = server_http_drain();
     }
+    if (n_running > 0) {
+        std::fprintf(stderr, "llama-server: the time is up, %d requests are cut off\n", (int) n_running);
+        std::fflush(nullptr);
+        std::_Exit(0);
+    }
     llama_server_terminate();
-    return n_running;
 }
+#endif
 }

@@ -18,12 +18,14 @@ extern "C" {
 // up the process's signals and log, and what it asserts ends the process: at most once in a process made for it.
 LUCEBOX_SERVER_API int lucebox_server_main(int argc, char ** argv);
 
-// Accept on these sockets, which listen already, one for each address in order. Before lucebox_server_main.
-LUCEBOX_SERVER_API void lucebox_server_use_sockets(const int32_t * sockets, int32_t n);
+// Accept on these sockets, which listen already, one for each address in order. `before_accept` is called before the
+// first accept. Before lucebox_server_main.
+LUCEBOX_SERVER_API void lucebox_server_use_sockets(const int32_t * sockets, int32_t n, void (*before_accept)(void));
 
-// From any thread: refuse new requests, wait until those that run are answered, or `timeout_ms`, and end the server.
-// Returns how many were not answered.
-LUCEBOX_SERVER_API int32_t lucebox_server_drain(int32_t timeout_ms);
+// From any thread, when the model is loaded: refuse new requests, wait until those that run are answered, and end the
+// server. When `timeout_ms` are over and some are not answered, the process ends at once and they are cut off: the server
+// would wait for as long as their clients do.
+LUCEBOX_SERVER_API void lucebox_server_drain(int32_t timeout_ms);
 
 // ---- the policy's mailbox ------------------------------------------------------------------------------------------
 
@@ -36,6 +38,7 @@ typedef struct lucebox_server_policy_params {
     int32_t      verify_width; // 0: the policy decides; else the width of every pass
     int32_t      max_width;    // 1 to 8
     int32_t      require;      // not 0: without a drafter the server does not start
+    int32_t      even_drafts;  // not 0: slots that run together draft the same number
     int64_t      limit_us;     // without an answer for so long there are no drafts
 } lucebox_server_policy_params;
 

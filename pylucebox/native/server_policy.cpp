@@ -60,6 +60,7 @@ void mailbox::init(const lucebox_server_policy_params & params) {
     verify_width = params.verify_width;
     max_width    = std::clamp<int32_t>(params.max_width, 1, MAX_ROWS);
     require      = params.require != 0;
+    even         = params.even_drafts != 0;
     limit_us     = params.limit_us;
     server_set_draft_policy(this);
 }
@@ -238,54 +239,81 @@ void mailbox::plan(server_draft_pass & pass) {
         }
     }
 
-    std::vector<int32_t> widths(n_active, 1);
-    std::vector<int32_t> n_draft(n_active, 0);
+    auto plans = plan_each(pass, policy);
+    if (n_active > 1) {
+        make_room(pass, plans);
+    }
     for (int32_t i = 0; i < n_active; ++i) {
-        const auto &  cycle  = pass.cycles[i];
-        auto &        slot   = slots.at(cycle.id_slot);
-        const int32_t widest = std::min(max_width, cycle.n_draft_max + 1);
-        slot.ask = false;
+        pass.cycles[i].n_draft = plans[i].n_draft;
+        slots[pass.cycles[i].id_slot].n_verify = plans[i].width - 1;
+    }
+}
+
+std::vector<mailbox::planned> mailbox::plan_each(const server_draft_pass & pass, bool policy) {
+    std::vector<planned> plans(pass.cycles.size());
+    for (size_t i = 0; i < plans.size(); ++i) {
+        const auto & cycle = pass.cycles[i];
+        auto &       slot  = slots.at(cycle.id_slot);
+        auto &       plan  = plans[i];
+        slot.ask    = false;
+        plan.widest = cycle.n_draft_max > 0 ? std::min(max_width, cycle.n_draft_max + 1) : cycle.n_fixed + 1;
         if (cycle.n_draft_max == 0) {
-            widths[i] = cycle.n_fixed + 1;
+            plan.width = plan.widest;
         } else if (slot.wanted != 0) {
-            widths[i]  = std::min(slot.wanted, widest);
-            n_draft[i] = widths[i] - 1;
+            plan.widest  = std::min(slot.wanted, plan.widest);
+            plan.width   = plan.widest;
+            plan.n_draft = plan.width - 1;
         } else if (policy) {
-            widths[i]  = std::clamp(slot.next_width, 1, widest);
-            n_draft[i] = std::clamp(slot.next_n_draft, widths[i] - 1, widest - 1);
-            slot.ask   = slot.next_ask && n_draft[i] > 0;
+            plan.width   = std::clamp(slot.next_width, 1, plan.widest);
+            plan.n_draft = std::clamp(slot.next_n_draft, plan.width - 1, plan.widest - 1);
+            slot.ask     = slot.next_ask && plan.n_draft > 0;
+        } else {
+            plan.widest = 1; // without its policy a slot has no drafts, whatever the others do
         }
     }
+    return plans;
+}
 
-    // a pass has so many rows at most; the widest slots give way first
+// A pass of several slots has so many rows at most, each slot as many as planned: nobody is asked once more.
+void mailbox::make_room(const server_draft_pass & pass, std::vector<planned> & plans) {
+    const int32_t n_active = plans.size();
     int32_t n_rows = 0;
+    int32_t joint  = 1;
+    int32_t bound  = MAX_ROWS / n_active;
+    bool    replay = false;
     for (int32_t i = 0; i < n_active; ++i) {
-        n_rows += slots[pass.cycles[i].id_slot].ask ? n_draft[i] + 1 : widths[i];
+        slots[pass.cycles[i].id_slot].ask = false;
+        n_rows += plans[i].width;
+        joint  = std::max(joint, plans[i].width);
+        bound  = std::min(bound, plans[i].widest);
+        replay = replay || pass.cycles[i].n_fixed > 0;
     }
-    while (n_rows > MAX_ROWS) {
+    // The recurrent layers take as many rows of each slot at a time: unequal widths would run the whole model once more.
+    // So all get the longest run that one of them is sure of, or what the shortest can have. Drafts that are verified
+    // again have the length they have.
+    if (even && !replay) {
+        joint  = std::max(1, std::min(joint, bound));
+        n_rows = 0; // they fit, or there are so many slots that one row each is all there is
+        for (auto & plan : plans) {
+            plan.width = joint;
+        }
+    }
+    while (n_rows > MAX_ROWS) { // the widest gives way first
         int32_t widest = -1;
         for (int32_t i = 0; i < n_active; ++i) {
-            const bool can_give = pass.cycles[i].n_draft_max > 0 && (widths[i] > 1 || slots[pass.cycles[i].id_slot].ask);
-            if (can_give && (widest < 0 || std::max(widths[i], n_draft[i] + 1) > std::max(widths[widest], n_draft[widest] + 1))) {
+            const bool can_give = pass.cycles[i].n_fixed == 0 && plans[i].width > 1;
+            if (can_give && (widest < 0 || plans[i].width > plans[widest].width)) {
                 widest = i;
             }
         }
         if (widest < 0) {
             break;
         }
-        auto & slot = slots[pass.cycles[widest].id_slot];
-        if (slot.ask) {
-            slot.ask = false; // together there is no room for what it would ask about
-            n_rows -= n_draft[widest] + 1 - widths[widest];
-        } else {
-            widths[widest]--;
-            n_draft[widest] = widths[widest] - 1;
-            n_rows--;
-        }
+        plans[widest].width--;
+        n_rows--;
     }
     for (int32_t i = 0; i < n_active; ++i) {
-        pass.cycles[i].n_draft = n_draft[i];
-        slots[pass.cycles[i].id_slot].n_verify = widths[i] - 1;
+        plans[i].n_draft = pass.cycles[i].n_draft_max > 0 ? plans[i].width - 1 : 0;
     }
 }
 

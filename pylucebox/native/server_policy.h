@@ -65,6 +65,15 @@ class mailbox final : public server_draft_policy {
     void    give_up_locked(const std::string & reason);
     int64_t patience_us() const; // a fiftieth of a pass
 
+    // what each cycle of a pass is planned to do
+    struct planned {
+        int32_t width   = 1; // rows to verify
+        int32_t n_draft = 0;
+        int32_t widest  = 1; // that is possible and wanted
+    };
+    std::vector<planned> plan_each(const server_draft_pass & pass, bool policy);
+    void                 make_room(const server_draft_pass & pass, std::vector<planned> & plans);
+
     void wake_policy(std::unique_lock<std::mutex> & lock);
 
     std::mutex              mutex;
@@ -84,6 +93,7 @@ class mailbox final : public server_draft_policy {
     bool        requested = false;
     bool        effective = false;
     bool        require   = false;
+    bool        even      = false;
     std::string reason_code;
     std::string reason;
     std::string name;

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Final
 
+from pylucebox._errors import LibraryNotFoundError
 from pylucebox._server_host import load_library
 
-__all__ = ["BEGIN", "CLOSED", "LOADED", "MAX_DRAFT", "REPORT", "TRIM", "Event", "PolicyParams", "Slot", "library"]
+__all__ = ["BEGIN", "CLOSED", "LOADED", "MAX_DRAFT", "REPORT", "TRIM", "Event", "Library", "PolicyParams", "Slot"]
 
 MAX_SLOTS: Final = 8
 MAX_DRAFT: Final = 7
@@ -24,6 +25,7 @@ class PolicyParams(ctypes.Structure):
         ("verify_width", ctypes.c_int32),
         ("max_width", ctypes.c_int32),
         ("require", ctypes.c_int32),
+        ("even_drafts", ctypes.c_int32),
         ("limit_us", ctypes.c_int64),
     )
 
@@ -67,27 +69,46 @@ class Event(ctypes.Structure):
     )
 
 
-def library() -> Any:
-    """Return the library with its functions declared.
+BeforeAccept = ctypes.CFUNCTYPE(None)
+"""What is called before the first accept."""
+
+_EVENT: Final = ctypes.POINTER(Event)
+_SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
+    "lucebox_server_use_sockets": (None, (ctypes.POINTER(ctypes.c_int32), ctypes.c_int32, BeforeAccept)),
+    "lucebox_server_drain": (None, (ctypes.c_int32,)),
+    "lucebox_server_policy_init": (None, (ctypes.POINTER(PolicyParams),)),
+    "lucebox_server_policy_next": (None, (_EVENT,)),
+    "lucebox_server_policy_answer": (None, (_EVENT,)),
+    "lucebox_server_policy_give_up": (None, (ctypes.c_char_p,)),
+}
+
+
+class Library:
+    """The functions of liblucebox-server as attributes, without their prefix ``lucebox_server_``.
 
     Raises
     ------
     LibraryNotFoundError
-        It is missing or of another build.
+        The library is missing; and on access, the function is, since llama.cpp was built without our patches.
     BuildMismatchError
         liblucebox belongs to another build than the Python files.
     """
-    lib = load_library()
-    event = ctypes.POINTER(Event)
-    for name, result, arguments in (
-        ("lucebox_server_use_sockets", None, (ctypes.POINTER(ctypes.c_int32), ctypes.c_int32)),
-        ("lucebox_server_drain", ctypes.c_int32, (ctypes.c_int32,)),
-        ("lucebox_server_policy_init", None, (ctypes.POINTER(PolicyParams),)),
-        ("lucebox_server_policy_next", None, (event,)),
-        ("lucebox_server_policy_answer", None, (event,)),
-        ("lucebox_server_policy_give_up", None, (ctypes.c_char_p,)),
-    ):
-        function = getattr(lib, name)
-        function.restype = result
-        function.argtypes = arguments
-    return lib
+
+    def __init__(self) -> None:
+        self._library = load_library()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a function, declared."""
+        full = f"lucebox_server_{name}"
+        try:
+            function = getattr(self._library, full)
+        except AttributeError as error:
+            raise LibraryNotFoundError(
+                "cannot serve",
+                searched=[self._library._name],
+                seen=f"it has no {full}: it was built from a llama.cpp without our patches",
+                advice="Build from vendor/llama.cpp, or apply patches/series to your own checkout.",
+            ) from error
+        function.restype, function.argtypes = _SIGNATURES[full]
+        setattr(self, name, function)
+        return function

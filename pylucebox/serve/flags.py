@@ -31,6 +31,8 @@ drafts. A supervisor keeps the port and starts the server again if it dies.
                          (default: 0). A request may have its own: "verify_width": W, or "speculative": false
   --spec auto|require    'auto' serves without drafts when they cannot be had and says why in /health, /props, /metrics
                          and each reply's timings; 'require' makes that an error (default: auto)
+  --no-even-drafts       let replies that run together draft different numbers of tokens; then the model runs once for
+                         each number in a pass (default: --even-drafts)
   --host ADDRESS         addresses to listen on, comma-separated, or a path ending in .sock (default: {DEFAULT_HOST})
   --port PORT            0 takes a free one (default: {DEFAULT_PORT})
   --insecure-open        listen beyond this machine without --api-key
@@ -115,7 +117,13 @@ _VALUES: Final = {
     "--port": "port",
     "--drain-timeout": "drain_s",
 }
-_SWITCHES: Final = {"--demo": "demo", "--insecure-open": "insecure_open"}
+_SWITCHES: Final = {
+    "--demo": "demo",
+    "--insecure-open": "insecure_open",
+    "--even-drafts": "even",
+    "--no-even-drafts": "uneven",
+}
+_STRIX_EVEN: Final = "STRIX_SPEC_EVEN_DRAFTS"  # people who come from that fork have it set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +140,8 @@ class ServeFlags:
         0 adaptive, 1 no drafts, 2 to 8.
     spec
         ``"require"`` makes it an error when drafts cannot be had.
+    even_drafts
+        Whether replies that run together draft the same number of tokens.
     hosts, port
         Where to listen; port 0 is any.
     drain_s
@@ -150,6 +160,7 @@ class ServeFlags:
     mtp: str = "auto"
     verify_width: int = 0
     spec: Literal["auto", "require"] = "auto"
+    even_drafts: bool = True
     hosts: tuple[str, ...] = (DEFAULT_HOST,)
     port: int = DEFAULT_PORT
     drain_s: float = DEFAULT_DRAIN_S
@@ -210,12 +221,17 @@ def parse_flags(arguments: Sequence[str], environment: Mapping[str, str]) -> Ser
             reason="others could use the model without a key",
             advice="Give --api-key KEY, or say --insecure-open.",
         )
+    if "even" in given and "uneven" in given:
+        raise _contradiction("--even-drafts", "yes", "--no-even-drafts is given as well")
+    even = "even" in given or ("uneven" not in given and environment.get(_STRIX_EVEN) != "0")
+
     mtp, width, spec, no_drafts = _spec_flags(given, rest, environment)
     return ServeFlags(
         model=model,
         mtp=mtp,
         verify_width=width,
         spec=spec,
+        even_drafts=even,
         no_drafts=no_drafts,
         hosts=hosts,
         port=port,

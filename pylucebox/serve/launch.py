@@ -30,6 +30,8 @@ class Launch:
         0 adaptive, or the width of every pass.
     max_width
         Widest pass.
+    even_drafts
+        Whether slots that run together draft the same number.
     require
         Whether the worker ends when it finds that there are no drafts.
     tls, prefix
@@ -40,6 +42,7 @@ class Launch:
     spec: Mapping[str, bool | str]
     verify_width: int
     max_width: int
+    even_drafts: bool
     require: bool
     tls: bool = False
     prefix: str = ""
@@ -98,6 +101,7 @@ def plan_launch(flags: ServeFlags, port: int, *, failed: str = "") -> Launch:
         spec=spec.as_dict(),
         verify_width=flags.verify_width if spec.effective else 1,
         max_width=max_width,
+        even_drafts=flags.even_drafts,
         require=flags.spec == "require",
         tls=flags.tls,
         prefix=flags.prefix,

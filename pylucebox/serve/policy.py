@@ -137,29 +137,29 @@ class PolicyHost:
         )
 
 
-def answer_events(lib: Any, host: PolicyHost) -> None:
+def answer_events(lib: _native.Library, host: PolicyHost) -> None:
     """Answer a server's events until it ends, or until a policy fails.
 
     Parameters
     ----------
     lib
-        From `pylucebox.serve._native.library`.
+        The native library.
     host
         The policies.
     """
     event = _native.Event()
     here = ctypes.byref(event)
     while True:
-        lib.lucebox_server_policy_next(here)
+        lib.policy_next(here)
         if event.kind == _native.CLOSED:
             return
         try:
             host.handle(event)
         except BaseException as error:
             traceback.print_exc(file=sys.stderr)
-            lib.lucebox_server_policy_give_up(f"{type(error).__name__}: {error}".encode(errors="replace"))
+            lib.policy_give_up(f"{type(error).__name__}: {error}".encode(errors="replace"))
             return
-        lib.lucebox_server_policy_answer(here)
+        lib.policy_answer(here)
 
 
 def _tokens_left(n_left: int) -> int:

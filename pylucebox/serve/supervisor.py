@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Final
 
@@ -192,6 +192,7 @@ class Supervisor:
             return
         if state == "listening":
             self._enter("loading")
+            self._tell(go=True)
         elif state == "ready":
             self._ready_s = time.monotonic()
             self._enter("ready")
@@ -201,10 +202,15 @@ class Supervisor:
 
     def _enter(self, state: str) -> None:
         self._state = state
-        # The worker answers for itself as soon as it listens.
+        # The worker answers for itself as soon as it may accept.
         self._holding.turn(on=state in ("starting", "waiting") and not self._flags.tls)
         if state != "ready":
             self._notifier.send(f"STATUS={state}")
+
+    def _tell(self, **command: object) -> None:
+        if self._line is not None:
+            with contextlib.suppress(OSError):  # its end is noticed in another way
+                self._line.sendall(json.dumps(command).encode() + b"\n")
 
     def _hang_up(self) -> None:
         if self._line is not None:
@@ -269,10 +275,9 @@ class Supervisor:
         ready = self._state == "ready"
         self._enter("stopping")
         self._notifier.send("STOPPING=1")
-        if ready and self._line is not None and self._flags.drain_s > 0:
+        if ready:
             _log.info("ending: running requests have %g s", self._flags.drain_s)
-            with contextlib.suppress(OSError):
-                self._line.sendall(json.dumps({"drain_s": self._flags.drain_s}).encode() + b"\n")
+            self._tell(drain_s=self._flags.drain_s)
             self._kill_s = time.monotonic() + self._flags.drain_s + _PATIENCE_S
         else:
             _log.info("ending")
@@ -294,10 +299,10 @@ def _wake_up(_number: int, _frame: FrameType | None) -> None:
     """Do nothing: the number arrives through the wake-up descriptor."""
 
 
-def _reap_orphans(worker: int | None, wait: Callable[..., Any] = os.waitid) -> None:
+def _reap_orphans(worker: int | None) -> None:
     with contextlib.suppress(ChildProcessError):
         while True:
-            found = wait(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if found is None or found.si_pid == worker:  # the worker is left to its own object
                 return
-            wait(os.P_PID, found.si_pid, os.WEXITED | os.WNOHANG)
+            os.waitid(os.P_PID, found.si_pid, os.WEXITED | os.WNOHANG)

@@ -1,7 +1,8 @@
 """The process that serves: upstream's server, its width policies, and the line to the supervisor.
 
-``python -m pylucebox.serve.worker FD`` reads from the descriptor one line of JSON, a `Launch` with the descriptors of
-the listening sockets, then commands. It sends lines of JSON: ``listening``, then ``ready``. When the line breaks the
+``python -m pylucebox.serve.worker FD`` reads lines of JSON from the descriptor: first a `Launch` with the descriptors
+of the listening sockets, then commands. It sends ``listening`` when it is about to accept, and does so when the
+supervisor has said ``go``, so that they never accept at the same time; then ``ready``. When the line breaks the
 supervisor is gone, and the worker ends.
 """
 
@@ -18,7 +19,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import IO, Any, Final
+from http import HTTPStatus
+from typing import Any, Final
 
 from pylucebox._errors import LuceboxError
 from pylucebox._server_host import host_server
@@ -30,7 +32,6 @@ __all__ = ["main", "serve"]
 
 _POLL_S: Final = 0.05
 _ASK_S: Final = 5.0
-_SERVER: Final = b"Server: llama.cpp"  # its replies, apart from those of the supervisor on the same sockets
 
 
 def serve(
@@ -38,24 +39,27 @@ def serve(
     *,
     make_policy: Callable[[], WidthPolicy] = default_policy,
     limit_ms: int = LIMIT_MS,
+    before_accept: Callable[[], None] = lambda: None,
 ) -> int:
     """Serve until a signal, and return the exit code. Call it from the main thread, once in a process.
 
     Parameters
     ----------
     launch
-        Fields of a `Launch`, and ``sockets``: descriptors that listen, if there are any.
+        Fields of a `Launch`, and ``sockets``: descriptors that listen, or none to bind addresses.
     make_policy
         Makes the width policy of a slot, for a ``verify_width`` of 0.
     limit_ms
-        Longest wait for an answer of a policy.
+        Without an answer of a policy for so long there are no drafts.
+    before_accept
+        Called before the first connection is accepted on `sockets`.
 
     Raises
     ------
     LibraryNotFoundError, BuildMismatchError
         The native library is missing or of another build.
     """
-    lib = _native.library()
+    lib = _native.Library()
     adaptive = launch["verify_width"] == 0
     params = _native.PolicyParams(
         spec_json=json.dumps(launch["spec"]).encode(),
@@ -63,15 +67,17 @@ def serve(
         verify_width=launch["verify_width"],
         max_width=launch["max_width"],
         require=launch["require"],
+        even_drafts=launch["even_drafts"],
         limit_us=1000 * limit_ms,
     )
-    lib.lucebox_server_policy_init(ctypes.byref(params))
-    sockets = launch.get("sockets", ())
-    lib.lucebox_server_use_sockets((ctypes.c_int32 * len(sockets))(*sockets), len(sockets))
+    lib.policy_init(ctypes.byref(params))
+    callback = _native.BeforeAccept(before_accept)  # lives as long as the server does
+    sockets = launch["sockets"]
+    if sockets:
+        lib.use_sockets((ctypes.c_int32 * len(sockets))(*sockets), len(sockets), callback)
     if adaptive:
-        threading.Thread(
-            target=answer_events, args=(lib, PolicyHost(make_policy)), name="width-policy", daemon=True
-        ).start()
+        host = PolicyHost(make_policy)
+        threading.Thread(target=answer_events, args=(lib, host), name="width-policy", daemon=True).start()
     return host_server(launch["arguments"])
 
 
@@ -79,36 +85,53 @@ def _name(make_policy: Callable[[], WidthPolicy]) -> str:
     return getattr(make_policy, "__name__", type(make_policy).__name__)
 
 
-# ---- the line to the supervisor ----------------------------------------------------------------------------------
+class _Line:
+    """The worker's end of the line to the supervisor."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._lines = self._socket.makefile("rb")
+        self.launch: dict[str, Any] = json.loads(self._lines.readline())
+        self._may_accept = threading.Event()
+        self._is_ready = False
+
+    def start(self, lib: _native.Library) -> None:
+        """Do from now on what the supervisor says."""
+        threading.Thread(target=self._obey, args=(lib,), name="supervisor", daemon=True).start()
+
+    def before_accept(self) -> None:
+        """Let the supervisor stop to accept, and look from then on whether the server is ready."""
+        self._say("listening")
+        self._may_accept.wait(_ASK_S)
+        threading.Thread(target=self._announce, name="readiness", daemon=True).start()
+
+    def _say(self, state: str) -> None:
+        with contextlib.suppress(OSError):  # the other thread notices as well that nobody hears it
+            self._socket.sendall(json.dumps({"state": state}).encode() + b"\n")
+
+    def _obey(self, lib: _native.Library) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            for line in self._lines:
+                command = json.loads(line)
+                if "drain_s" in command:
+                    lib.drain(int(1000 * command["drain_s"]))
+                else:
+                    self._may_accept.set()
+        self._may_accept.set()
+        if self._is_ready:
+            lib.drain(0)
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)  # while it loads there is nothing to end in good order
+
+    def _announce(self) -> None:
+        while ask_health(self.launch) != HTTPStatus.OK:
+            time.sleep(_POLL_S)
+        self._is_ready = True
+        self._say("ready")
 
 
-def _obey(commands: IO[bytes], lib: Any) -> None:
-    """Do what the supervisor says until the line breaks."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in commands:
-            lib.lucebox_server_drain(int(1000 * json.loads(line)["drain_s"]))
-    # Before the model is loaded the signal ends the process at once, later it ends the server in good order.
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _announce(line: socket.socket, launch: Mapping[str, Any]) -> None:
-    """Tell the supervisor when the server listens and when it is ready."""
-    seen: set[str] = set()
-    while "ready" not in seen:
-        status = _ask_health(launch)
-        reached = [] if status is None else ["listening", "ready"] if status == 200 else ["listening"]
-        for state in reached:
-            if state not in seen:
-                seen.add(state)
-                try:
-                    line.sendall(json.dumps({"state": state}).encode() + b"\n")
-                except OSError:
-                    return
-        time.sleep(_POLL_S)
-
-
-def _ask_health(launch: Mapping[str, Any]) -> int | None:
-    """Return the status of this process's server; None if somebody else answered, or nobody."""
+def ask_health(launch: Mapping[str, Any]) -> int | None:
+    """Return the status with which the server answers, or None if it does not."""
     request = f"GET {launch['prefix']}/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     listener = socket.socket(fileno=os.dup(launch["sockets"][0]))
     try:
@@ -117,12 +140,12 @@ def _ask_health(launch: Mapping[str, Any]) -> int | None:
             plain.connect(_reachable(listener.getsockname()))
             link = _unverified().wrap_socket(plain) if launch["tls"] else plain
             link.sendall(request.encode())
-            head = link.makefile("rb").read(4096)
+            head = link.recv(4096)
     except OSError:
         return None
     finally:
         listener.close()
-    return int(head.split(None, 2)[1]) if head.startswith(b"HTTP/1.1 ") and _SERVER in head else None
+    return int(head.split(None, 2)[1]) if head.startswith(b"HTTP/1.1 ") else None
 
 
 def _reachable(address: Any) -> Any:
@@ -141,14 +164,10 @@ def _unverified() -> ssl.SSLContext:
 
 def main() -> int:
     """Serve as the supervisor says."""
-    line = socket.socket(fileno=int(sys.argv[1]))
-    commands = line.makefile("rb")
+    line = _Line(int(sys.argv[1]))
     try:
-        launch = json.loads(commands.readline())
-        lib = _native.library()
-        for target, arguments in ((_obey, (commands, lib)), (_announce, (line, launch))):
-            threading.Thread(target=target, args=arguments, name=target.__name__, daemon=True).start()
-        return serve(launch)
+        line.start(_native.Library())
+        return serve(line.launch, before_accept=line.before_accept)
     except LuceboxError as error:
         print(f"lucebox-serve: {error}", file=sys.stderr)
         return 1

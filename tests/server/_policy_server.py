@@ -14,7 +14,7 @@ from typing import Any
 from pylucebox.serve.flags import parse_flags
 from pylucebox.serve.launch import plan_launch
 from pylucebox.serve.worker import serve
-from pylucebox.width import CycleContext, CycleObservation, CyclePlan, FixedWidth
+from pylucebox.width import CycleContext, CycleObservation, CyclePlan, FixedWidth, default_policy
 
 AFTER = 3
 """Passes that go well before a policy fails."""
@@ -83,6 +83,17 @@ class Recording(FixedWidth):
         self._file.write(json.dumps(line) + "\n")
 
 
+class Uneven(Recording):
+    """Another width for each slot: 2, 3, 4 and so on."""
+
+    n_made = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.width = 2 + Uneven.n_made
+        Uneven.n_made += 1
+
+
 class Asking(Recording):
     """Makes four drafts and verifies those before the first improbable one."""
 
@@ -103,4 +114,5 @@ class Asking(Recording):
 if __name__ == "__main__":
     flags = parse_flags(sys.argv[2:], os.environ)
     launch = plan_launch(flags, flags.port)
-    sys.exit(serve({**launch.as_dict(), "sockets": []}, make_policy=globals()[sys.argv[1]], limit_ms=50))
+    policies = {"default": default_policy, **globals()}
+    sys.exit(serve({**launch.as_dict(), "sockets": []}, make_policy=policies[sys.argv[1]], limit_ms=50))

@@ -65,7 +65,8 @@ class Server:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port: int = free.getsockname()[1]
         self._url = f"http://127.0.0.1:{self.port}"
-        call = [*self.call(), "-m", model, "--host", "127.0.0.1", "--port", str(self.port)]
+        call = [*self.call(), "-m", model, "--port", str(self.port)]
+        call += [] if "--host" in arguments else ["--host", "127.0.0.1"]
         call += ["--threads", "1", "--threads-batch", "1", "--no-warmup", "--offline", *arguments]
         with log.open("wb") as out:
             self.process = subprocess.Popen(
@@ -121,6 +122,17 @@ class Server:
         reply: dict[str, Any] = self.post("/completion", prompt=prompt, **body)
         return reply
 
+    def connect(self) -> http.client.HTTPConnection:
+        """Return a connection of one's own."""
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=_REQUEST_S)
+
+    def send(self, path: str, body: bytes, **headers: str) -> tuple[int, bytes]:
+        """Send bytes and return status and body, whatever they are."""
+        with contextlib.closing(self.connect()) as link:
+            link.request("POST", path, body, {"Content-Type": "application/json", **headers})
+            reply = link.getresponse()
+            return reply.status, reply.read()
+
     def close(self) -> int:
         """End it as a service manager would, and return its exit code."""
         if self.process.poll() is None:
@@ -141,6 +153,18 @@ class Server:
         assert error is not None or exit_code == 0, self.log_text()[-3000:]
 
 
+class Worker(Server):
+    """What `lucebox-serve` starts, on its own; with a policy of ``_policy_server.py`` or the default one."""
+
+    def __init__(self, *arguments: Any, policy: str = "default") -> None:
+        self.policy = policy
+        super().__init__(*arguments)
+
+    def call(self) -> list[str]:
+        """Return the command."""
+        return [sys.executable, str(Path(__file__).with_name("_policy_server.py")), self.policy]
+
+
 class Serve(Server):
     """`lucebox-serve`."""
 
@@ -153,17 +177,6 @@ class Serve(Server):
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text("ascii").split()
         return int(children[0])
 
-    def connect(self) -> http.client.HTTPConnection:
-        """Return a connection of one's own."""
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=_REQUEST_S)
-
-    def send(self, path: str, body: bytes, **headers: str) -> tuple[int, bytes]:
-        """Send bytes and return status and body, whatever they are."""
-        with contextlib.closing(self.connect()) as link:
-            link.request("POST", path, body, {"Content-Type": "application/json", **headers})
-            reply = link.getresponse()
-            return reply.status, reply.read()
-
     def stream(self, path: str, **body: Any) -> Iterator[dict[str, Any]]:
         """Send a request and yield the events of its stream; one that breaks off is an error."""
         with self._open(path, json.dumps({**body, "stream": True}).encode()) as reply:
@@ -171,6 +184,12 @@ class Serve(Server):
                 if line.startswith(b"data: ") and line.strip() != b"data: [DONE]":
                     yield json.loads(line[6:])
 
+
+StartServe = Callable[..., Serve]
+"""``serve(model, *arguments)``: a `lucebox-serve`, started once for its arguments, stopped when the module is over."""
+
+StartWorker = Callable[..., Worker]
+"""``work(model, *arguments)``: the same for a worker without its supervisor."""
 
 StartServer = Callable[..., Server]
 """``start(model, *arguments)``: a server, started once for its arguments and stopped when the module is over."""

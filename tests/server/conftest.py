@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -15,8 +16,9 @@ from pylucebox._errors import LibraryNotFoundError
 # Let the tests import their helper module, whichever import mode pytest runs in.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from _server import Serve, Server, StartServer
+from _server import Serve, Server, StartServe, StartServer, StartWorker, Worker
 
+AnyServer = TypeVar("AnyServer", bound=Server)
 DEMO_DIR = Path(pylucebox.__file__).parent / "demo_model"
 
 
@@ -46,34 +48,28 @@ def demo_mtp() -> Path:
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
     """Start servers, each once for its arguments, and see that all end in good order."""
-    running: dict[tuple[object, ...], Server] = {}
-
-    def one(model: Path, *arguments: object) -> Server:
-        key = (model, *arguments)
-        if key not in running:
-            log = tmp_path_factory.mktemp("server") / "log"
-            running[key] = Server(model, log, *map(str, arguments))
-        return running[key]
-
-    yield one
-    for server in running.values():
-        with server:
-            pass
-
-
-StartServe = Callable[..., Serve]
-"""``serve(model, *arguments)``: a `lucebox-serve`, started once for its arguments, stopped when the module is over."""
+    yield from _starter(Server, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServe]:
     """Start `lucebox-serve`, each once for its arguments, and see that all end in good order."""
-    running: dict[tuple[object, ...], Serve] = {}
+    yield from _starter(Serve, tmp_path_factory)
 
-    def one(model: Path, *arguments: object) -> Serve:
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartWorker]:
+    """Start workers, each once for its arguments, and see that all end in good order."""
+    yield from _starter(Worker, tmp_path_factory)
+
+
+def _starter(kind: type[AnyServer], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., AnyServer]]:
+    running: dict[tuple[object, ...], AnyServer] = {}
+
+    def one(model: Path, *arguments: object) -> AnyServer:
         key = (model, *arguments)
         if key not in running:
-            running[key] = Serve(model, tmp_path_factory.mktemp("serve") / "log", *map(str, arguments))
+            running[key] = kind(model, tmp_path_factory.mktemp("server") / "log", *map(str, arguments))
         return running[key]
 
     yield one

@@ -23,6 +23,8 @@ def test_codes_are_stable_and_print_as_themselves() -> None:
         "load-failed",
         "context-failed",
         "not-worth-it",
+        "unsupported-mode",
+        "policy-failed",
     }
     assert f"{SpecReason.NO_SIDECAR}" == "no-sidecar"
     assert SpecReason("no-sidecar") is SpecReason.NO_SIDECAR

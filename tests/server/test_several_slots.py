@@ -1,0 +1,79 @@
+"""Several replies at a time: each is the one that it would be alone."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _server import StartWorker, Worker
+
+PROMPTS = ["def add(a, b):", "The sum is", "a b a b a b", '{"name": "alpha", ']
+CONTEXT = ("--ctx-size", 1024, "--parallel", 4)
+N_TOKENS = 48
+
+
+@pytest.fixture(scope="module")
+def adaptive(work: StartWorker, demo_model: Path) -> Worker:
+    return work(demo_model, *CONTEXT)
+
+
+@pytest.fixture(scope="module")
+def plain(work: StartWorker, demo_model: Path) -> Worker:
+    return work(demo_model, *CONTEXT, "--mtp", "off")
+
+
+def test_four_slots_have_the_text_of_one(plain: Worker, adaptive: Worker) -> None:
+    wanted = [plain.complete(prompt, n_predict=N_TOKENS)["tokens"] for prompt in PROMPTS]
+    for width in (0, 4):
+        got: list[Any] = [None] * len(PROMPTS)
+
+        def ask(i: int, width: int = width, got: list[Any] = got) -> None:
+            got[i] = adaptive.complete(PROMPTS[i], n_predict=N_TOKENS, verify_width=width)["tokens"]
+
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(PROMPTS))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert got == wanted
+
+
+def cycles_of_three(server: Worker, path: Path) -> list[Any]:
+    """Run three replies together; return their passes in which all three took part, sorted by time."""
+    threads = [
+        threading.Thread(target=server.complete, args=(prompt,), kwargs={"n_predict": 96, "ignore_eos": True})
+        for prompt in PROMPTS[:3]
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    cycles = [line["observation"] for line in lines if "observation" in line]
+    # the first passes are without an answer of the policies, the last without room
+    return [cycle for cycle in cycles if cycle["n_active"] == 3 and cycle["width"] > 1]
+
+
+@pytest.mark.parametrize("even", [True, False], ids=["even", "uneven"])
+def test_drafts_of_slots_that_run_together(
+    demo_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, even: bool
+) -> None:
+    monkeypatch.setenv("RECORD", str(tmp_path / "record"))
+    flags = ("--ctx-size", "1024", "--parallel", "3", *([] if even else ["--no-even-drafts"]))
+    with Worker(demo_model, tmp_path / "log", *flags, policy="Uneven") as server:
+        cycles = cycles_of_three(server, tmp_path / "record")
+        assert len(cycles) > 6
+        full = [cycle for cycle in cycles if cycle["n_rows"] >= 6]
+        if even:
+            # the widest of 2, 3 and 4 rows is more than three slots can have of eight
+            assert {(cycle["width"], cycle["n_rows"]) for cycle in full} == {(2, 6)}
+            # every pass is one run of the model like the one before, so its graph is there
+            assert not all(cycle["graph_built"] for cycle in full)
+        else:
+            assert len({cycle["width"] for cycle in full}) > 1
+            assert max(cycle["n_rows"] for cycle in full) == 8
+            # two runs of different shapes in every pass
+            assert all(cycle["graph_built"] for cycle in full)

@@ -1,0 +1,202 @@
+"""Policies that answer the events of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pylucebox import InvalidArgumentError
+from pylucebox.serve import _native
+from pylucebox.serve.policy import PolicyHost, answer_events
+from pylucebox.width import CycleContext, CycleObservation, CyclePlan, FixedWidth
+
+
+class Log:
+    """What the policies of a host were told, with their numbers."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[int, str, Any]] = []
+        self.made = 0
+
+    def policy(self) -> Noting:
+        self.made += 1
+        return Noting(self, self.made - 1)
+
+
+class Noting(FixedWidth):
+    def __init__(self, log: Log, number: int) -> None:
+        super().__init__(4)
+        self.log, self.number = log, number
+
+    def note(self, what: str, value: Any) -> None:
+        self.log.lines.append((self.number, what, value))
+
+    def begin(self, n_seq: int, max_width: int) -> None:
+        self.note("begin", (n_seq, max_width))
+
+    def choose(self, seq: int, context: CycleContext) -> int:
+        self.note("choose", context)
+        return super().choose(seq, context)
+
+    def observe(self, seq: int, observation: CycleObservation) -> None:  # noqa: ARG002
+        self.note("observe", observation)
+
+
+class Deep(Noting):
+    def plan(self, seq: int, context: CycleContext) -> CyclePlan:  # noqa: ARG002
+        return CyclePlan(3, 5, ask=True)
+
+    def decide(self, seq: int, probs: Sequence[float]) -> tuple[int, int]:  # noqa: ARG002
+        self.note("decide", list(probs))
+        return 2, 1
+
+    def worth_drafting(self, prompt_tokens: int, max_tokens: int) -> str | None:
+        self.note("worth", (prompt_tokens, max_tokens))
+        return "too short" if max_tokens < 10 else None
+
+    def telemetry(self) -> Any:
+        return None
+
+
+def event(kind: int, *slots: dict[str, Any], **values: Any) -> Any:
+    made = _native.Event(kind=kind, n_slots=len(slots), **values)
+    for entry, fields in zip(made.slots, slots, strict=False):
+        for name, value in fields.items():
+            if isinstance(value, list):
+                getattr(entry, name)[: len(value)] = value
+            else:
+                setattr(entry, name, value)
+    return made
+
+
+def loaded(n_slots: int) -> Any:
+    made = event(_native.LOADED, n_draft_max=7)
+    made.n_slots = n_slots
+    return made
+
+
+BEGIN = {"slot": 1, "n_past": 10, "n_left": 100, "max_width": 8}
+
+
+def test_every_slot_has_a_policy_of_its_own() -> None:
+    log = Log()
+    host = PolicyHost(log.policy)
+    host.handle(loaded(3))
+    assert log.made == 3
+    begin = event(_native.BEGIN, BEGIN)
+    host.handle(begin)
+    assert log.lines == [(1, "begin", (1, 8)), (1, "choose", CycleContext(0, 10, 100, 8, 1))]
+    assert (begin.slots[0].next_width, begin.slots[0].next_n_draft, begin.slots[0].next_ask) == (4, 3, 0)
+
+
+def test_report_is_an_observation_and_asks_for_the_next_pass() -> None:
+    log = Log()
+    host = PolicyHost(log.policy)
+    host.handle(loaded(2))
+    entry = {
+        **BEGIN,
+        "width": 4,
+        "n_drafted": 3,
+        "n_accepted": 1,
+        "n_tokens": 2,
+        "n_past": 12,
+        "n_left": 2,
+        "max_width": 2,
+        "drafts": [7, 8, 9],
+        "probs": [0.5, 0.25, 0.125],
+        "tokens": [7, 5],
+    }
+    times = {"draft_us": 20, "verify_us": 30, "n_rows": 6, "n_active": 2, "graph_built": 1, "with_prompt": 1}
+    report = event(_native.REPORT, entry, **times)
+    host.handle(report)
+    (_, _, seen), (_, _, context) = log.lines
+    assert seen == CycleObservation(
+        seq=0,
+        width=4,
+        n_drafted=3,
+        n_accepted=1,
+        draft_probs=(0.5, 0.25, 0.125),
+        draft_us=20,
+        verify_us=30,
+        rollback_us=0,
+        n_rows=6,
+        graph_built=True,
+        draft_tokens=(7, 8, 9),
+        tokens=(7, 5),
+        n_active=2,
+        shared_prefill=True,
+    )
+    assert context == CycleContext(0, 12, 2, 2, 2)
+    assert report.slots[0].next_width == 2  # no more is left
+
+
+def test_policy_that_looks_at_the_drafts() -> None:
+    log = Log()
+    host = PolicyHost(lambda: Deep(log, 0))
+    host.handle(loaded(2))
+    begin = event(_native.BEGIN, BEGIN)
+    host.handle(begin)
+    assert (begin.slots[0].next_width, begin.slots[0].next_n_draft, begin.slots[0].next_ask) == (3, 5, 1)
+    trim = event(_native.TRIM, {"slot": 1, "n_drafted": 2, "next_width": 3, "probs": [0.5, 0.25]})
+    host.handle(trim)
+    assert (0, "decide", [0.5, 0.25]) in log.lines
+    assert trim.slots[0].next_width == 2
+
+
+def test_reply_that_is_not_worth_it_goes_without_drafts() -> None:
+    log = Log()
+    host = PolicyHost(lambda: Deep(log, 0))
+    host.handle(loaded(2))
+    begin = event(_native.BEGIN, {**BEGIN, "n_left": 5})
+    host.handle(begin)
+    assert (0, "worth", (10, 5)) in log.lines
+    assert (begin.slots[0].next_width, begin.slots[0].next_n_draft, begin.slots[0].next_ask) == (1, 0, 0)
+    host.handle(event(_native.REPORT, {**BEGIN, "width": 1, "n_tokens": 1}))
+    assert not any(what == "observe" for _, what, _ in log.lines)
+
+
+@pytest.mark.parametrize("width", [0, 9, "wide", True, 4.0], ids=str)
+def test_choice_that_is_no_width(width: Any) -> None:
+    class Wrong(FixedWidth):
+        def choose(self, seq: int, context: CycleContext) -> int:  # noqa: ARG002
+            return width  # type: ignore[no-any-return]
+
+    host = PolicyHost(lambda: Wrong(4))
+    host.handle(loaded(2))
+    with pytest.raises(InvalidArgumentError):
+        host.handle(event(_native.BEGIN, BEGIN))
+
+
+def test_what_is_no_policy() -> None:
+    with pytest.raises(InvalidArgumentError):
+        PolicyHost(object).handle(loaded(1))  # type: ignore[arg-type]
+
+
+def test_failure_is_told_and_ends_the_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    class Library:
+        def __init__(self) -> None:
+            self.coming = [loaded(1), event(_native.BEGIN, {**BEGIN, "slot": 0})]
+            self.said: list[Any] = []
+
+        def policy_next(self, here: Any) -> None:
+            here._obj.__init__()
+            source = self.coming.pop(0)
+            for name, _ in _native.Event._fields_:
+                setattr(here._obj, name, getattr(source, name))
+
+        def policy_answer(self, here: Any) -> None:
+            self.said.append(here._obj.kind)
+
+        def policy_give_up(self, reason: bytes) -> None:
+            self.said.append(reason)
+
+    class Broken(FixedWidth):
+        def choose(self, seq: int, context: CycleContext) -> int:  # noqa: ARG002
+            raise KeyError("x")
+
+    lib = Library()
+    answer_events(lib, PolicyHost(lambda: Broken(2)))  # type: ignore[arg-type]
+    assert lib.said == [_native.LOADED, b"KeyError: 'x'"]
+    assert "KeyError" in capsys.readouterr().err
