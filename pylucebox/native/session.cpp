@@ -107,6 +107,7 @@ std::unique_ptr<lucebox_session> open_session(lucebox_model * model, const luceb
         mtp.n_batch = std::max(mtp.n_batch, s->params.n_seq * 3 * LUCEBOX_MAX_WIDTH);
         s->drafter  = std::make_unique<mtp_drafter>(
             make_context(s->model->mtp_model(), mtp, "context of the MTP block"), s->params.n_seq, s->model->files);
+        s->newest.resize((size_t) hidden_width(s->model->trunk.get()));
         if (s->params.mtp_kv_in_trunk) {
             s->writer = make_mtp_writer(s->ctx.get(), s->drafter->context(), s->why_no_writer);
         } else {
@@ -182,7 +183,7 @@ void prefill(lucebox_session & s, int32_t seq, const int32_t * tokens, size_t n_
     state.n_rows  = 1;
     state.rows[0] = 0;
     if (state.use_mtp && s.writer) {
-        s.feed_newest(seq);
+        s.feed_newest(seq, /*others_are_written=*/true);
     } else if (state.use_mtp) {
         s.drafter->feed(seq, state.last, (llama_pos) n_head, llama_get_embeddings_nextn_ith(s.ctx.get(), 0));
     }
@@ -239,13 +240,15 @@ void lucebox_session::clear(int32_t seq) {
     state = {};
 }
 
-void lucebox_session::feed_newest(int32_t seq) {
+void lucebox_session::feed_newest(int32_t seq, bool others_are_written) {
     const seq_state & state = at(seq);
-    newest.resize((size_t) hidden_width(model->trunk.get()));
     if (!writer->get_hidden(seq, state.n_past - 1, newest.data())) {
         fail(LUCEBOX_ERR_INTERNAL, "the model's state after token %d of sequence %d is not at hand", state.n_past - 1, seq);
     }
-    drafter->feed_only(seq, state.last, state.n_past - 1, newest.data());
+    if (others_are_written) {
+        drafter->forget_waiting(seq);
+    }
+    drafter->feed(seq, state.last, state.n_past - 1, newest.data());
 }
 
 void lucebox_session::want_wide_state(bool want) {
