@@ -13,7 +13,8 @@ The builtin in brackets is a second base, so ordinary handlers such as ``except 
     │  ├─ ModelNotFoundError (FileNotFoundError)
     │  ├─ ModelFormatError (ValueError)
     │  ├─ SidecarNotFoundError (FileNotFoundError)   .looked_for
-    │  └─ SidecarMismatchError (ValueError)     .field .model_value .sidecar_value
+    │  ├─ SidecarMismatchError (ValueError)     .field .model_value .sidecar_value
+    │  └─ TraceFormatError (ValueError)
     ├─ WriteError (OSError)                     .path
     ├─ DecodeError
     │  ├─ ContextFullError                      .n_ctx .n_needed
@@ -66,6 +67,7 @@ __all__ = [
     "SidecarMismatchError",
     "SidecarNotFoundError",
     "SpecUnavailableError",
+    "TraceFormatError",
     "WriteError",
 ]
 
@@ -363,6 +365,12 @@ class SidecarMismatchError(LoadError, ValueError):
             advice=advice,
             native_log=native_log,
         )
+
+
+class TraceFormatError(LoadError, ValueError):
+    """A file was read but is no trace that this version can replay."""
+
+    default_advice = "Record it again with `lucebox trace`."
 
 
 class WriteError(LuceboxError, OSError):

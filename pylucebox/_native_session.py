@@ -29,6 +29,9 @@ DRAFT_PROBS_AT: Final = DRAFT_TOKENS_AT + MAX_DRAFT
 
 _new_tuple = tuple.__new__  # makes a NamedTuple without the Python function that its class has for that
 
+DEFAULT_KEPT_GRAPHS: Final = 16
+"""Twice the widths of a verify step, or of a first draft: sequences that run together make more kinds of steps."""
+
 FLASH_ATTN: Final = {None: -1, False: 0, True: 1}
 
 
@@ -55,6 +58,9 @@ class SessionOptions:
     mtp_kv_in_trunk
         The trunk's graph writes K and V of the MTP block too, where it can; otherwise the block reads prompts and
         accepted tokens in passes of its own. Drafts are the same.
+    n_kept_graphs
+        Graphs of steps with few rows to keep, for the trunk and for the MTP block, 0 to 64. A step whose graph is kept
+        builds none; 0 keeps only the last.
     """
 
     n_ctx: int
@@ -67,6 +73,7 @@ class SessionOptions:
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     mtp_kv_in_trunk: bool = True
+    n_kept_graphs: int = DEFAULT_KEPT_GRAPHS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +92,8 @@ class SessionInfo:
         The same of the MTP block.
     mtp_kv_in_trunk
         In force; `NativeSession.own_pass_reason` says why not.
+    kept_graphs_bytes
+        Host memory of the most graphs that may be kept; each takes its part when it is first used.
     """
 
     n_ctx: int
@@ -97,6 +106,7 @@ class SessionInfo:
     mtp_context_bytes: int
     mtp_compute_bytes: int
     mtp_kv_in_trunk: bool
+    kept_graphs_bytes: int
 
 
 class NativeSession:
@@ -127,6 +137,7 @@ class NativeSession:
 
         self.info = self._read_info()
         self.n_ctx, self.n_seq, self.max_width = self.info.n_ctx, self.info.n_seq, self.info.max_width
+        self.n_threads = (options.n_threads, options.n_threads_batch)
 
         # Made once, and moved by one pack or unpack a sequence: the caches are cold when a cycle returns, because the
         # model has just run through them, so each Python operation costs ten times what it does in a loop.
@@ -417,7 +428,7 @@ def _open(native: _ffi.Native, model: Model, options: SessionOptions) -> Any:
     ffi, lib = native
     params = ffi.new("lucebox_session_params *")
     lib.lucebox_session_params_init(params)
-    for name in ("n_ctx", "n_seq", "n_ubatch", "n_threads", "n_threads_batch", "max_width"):
+    for name in ("n_ctx", "n_seq", "n_ubatch", "n_threads", "n_threads_batch", "max_width", "n_kept_graphs"):
         setattr(params, name, getattr(options, name))
     params.flash_attn = FLASH_ATTN[options.flash_attn]
     params.mtp_kv_in_trunk = options.mtp_kv_in_trunk

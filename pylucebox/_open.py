@@ -18,7 +18,7 @@ from pylucebox._errors import (
     StrPath,
 )
 from pylucebox._model import HIDDEN_NORMS, HiddenNorm, Model, ModelOptions
-from pylucebox._native_session import NativeSession, SessionOptions
+from pylucebox._native_session import DEFAULT_KEPT_GRAPHS, NativeSession, SessionOptions
 from pylucebox._request import RequestRules, check_integer
 from pylucebox._session import Progress
 from pylucebox._sidecar import SidecarVerdict, find_sidecar
@@ -31,6 +31,9 @@ DEFAULT_N_CTX: Final = 8192
 MIN_N_CTX: Final = 16
 MAX_SEQ: Final = 8
 MAX_THREADS: Final = 512
+MAX_KEPT_GRAPHS: Final = 64
+KEPT_GRAPHS_VARIABLE: Final = "LUCEBOX_KEPT_GRAPHS"
+"""Environment variable with the number of graphs to keep; 0 builds one for each change of width, for comparison."""
 
 # A model without an MTP block is an ordinary thing; these say that something is wrong with one.
 _WORTH_A_WARNING: Final = frozenset(SpecReason) - {
@@ -189,6 +192,7 @@ def session_options(options: EngineOptions, model: Model, *, max_width: int) -> 
         allowed = f"{MIN_N_CTX} to {trained}, the model's training context"
         raise InvalidArgumentError(argument="n_ctx", value=n_ctx, allowed=allowed)
     n_threads = options.n_threads or default_threads()
+    n_kept_graphs = os.environ.get(KEPT_GRAPHS_VARIABLE)
     return SessionOptions(
         n_ctx=n_ctx,
         n_seq=options.n_seq,
@@ -199,7 +203,14 @@ def session_options(options: EngineOptions, model: Model, *, max_width: int) -> 
         flash_attn=options.flash_attn,
         cache_type_k=options.cache_type_k,
         cache_type_v=options.cache_type_v,
+        n_kept_graphs=DEFAULT_KEPT_GRAPHS if n_kept_graphs is None else _kept_graphs(n_kept_graphs),
     )
+
+
+def _kept_graphs(text: str) -> int:
+    if not text.isdecimal() or not 0 <= int(text) <= MAX_KEPT_GRAPHS:
+        raise InvalidArgumentError(argument=KEPT_GRAPHS_VARIABLE, value=text, allowed=f"0 to {MAX_KEPT_GRAPHS}")
+    return int(text)
 
 
 def _open_session(options: EngineOptions, model: Model, spec: SpecState) -> tuple[NativeSession, SpecState]:

@@ -31,6 +31,7 @@ from pylucebox._errors import (
     SidecarMismatchError,
     SidecarNotFoundError,
     SpecUnavailableError,
+    TraceFormatError,
     WriteError,
 )
 from pylucebox._model import ModelInfo
@@ -109,6 +110,7 @@ __all__ = [
     "Step",
     "SystemInfo",
     "TokenLogprob",
+    "TraceFormatError",
     "WidthCosts",
     "WidthPolicy",
     "WidthTelemetry",

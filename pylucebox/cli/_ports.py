@@ -15,6 +15,7 @@ from pylucebox._result import ChatCompletion, Completion, Step
 from pylucebox._sampling import SamplingParams
 from pylucebox._sidecar import SidecarVerdict
 from pylucebox._spec import SpecState
+from pylucebox.width import WidthCosts
 
 
 class EngineLike(Protocol):
@@ -65,6 +66,8 @@ class EngineLike(Protocol):
         sampling: SamplingParams | None = ...,
     ) -> Generator[ChatStep, None, ChatCompletion]: ...
 
+    def measure_widths(self, n_past: int = ...) -> WidthCosts | None: ...
+
     def cancel(self) -> None: ...
 
     def close(self) -> None: ...
@@ -84,7 +87,7 @@ class EngineOptions:
     ----------
     model
         Path of the model; None is the built-in one.
-    mtp, verify_width, spec, n_ctx, n_threads, device
+    mtp, verify_width, spec, n_ctx, n_threads, device, width_costs
         As `pylucebox.Engine` takes them.
     """
 
@@ -95,6 +98,7 @@ class EngineOptions:
     n_ctx: int | None = None
     n_threads: int | None = None
     device: str = "auto"
+    width_costs: Literal["auto"] | None = "auto"
 
 
 class EngineFactory(Protocol):
@@ -118,5 +122,6 @@ def open_engine(options: EngineOptions) -> EngineLike:
         "n_ctx": options.n_ctx,
         "n_threads": options.n_threads,
         "device": options.device,
+        "width_costs": options.width_costs,
     }
     return Engine.demo(**settings) if options.model is None else Engine(options.model, **settings)

@@ -1,6 +1,8 @@
 // One cycle of speculative decoding: draft, verify, sample while the drafts hold, roll back.
 #include "session.h"
 
+#include "graphs.h"
+
 #include "llama-ext.h"
 
 #include "ggml.h"
@@ -202,7 +204,7 @@ void run_cycle(lucebox_session & s, std::vector<member> & members, lucebox_cycle
     const int64_t drafted = ggml_time_us();
 
     s.want_wide_state(any_mtp);
-    const int32_t reused = llama_perf_context(s.ctx.get()).n_reused;
+    const build_watch watch(s.ctx.get());
     verify(s, members);
     const int64_t verified = ggml_time_us();
 
@@ -225,7 +227,7 @@ void run_cycle(lucebox_session & s, std::vector<member> & members, lucebox_cycle
     stats.n_rows            = s.batch.size();
     stats.n_draft_rows      = counts.n_rows;
     stats.n_draft_steps     = counts.n_steps;
-    stats.graph_built       = llama_perf_context(s.ctx.get()).n_reused == reused;
+    stats.graph_built       = watch.has_built();
     stats.draft_graph_built = counts.graph_built;
 }
 

@@ -1,5 +1,7 @@
 #include "mtp_drafter.h"
 
+#include "graphs.h"
+
 #include "llama-ext.h"
 
 #include <cmath>
@@ -53,7 +55,7 @@ void mtp_drafter::add_row(int32_t seq, llama_token token, llama_pos pos, float *
 
 void mtp_drafter::run(draft_counts & counts) {
     files.require_unchanged();
-    const int32_t reused = llama_perf_context(ctx.get()).n_reused;
+    const build_watch watch(ctx.get());
     const log_capture capture;
     const int32_t status = llama_process(ctx.get(), LLAMA_PROCESS_TYPE_DECODE, batch.get());
     if (status == 2) {
@@ -67,7 +69,7 @@ void mtp_drafter::run(draft_counts & counts) {
     llama_synchronize(ctx.get());
     counts.n_rows += batch.size();
     counts.n_steps += 1;
-    counts.graph_built |= llama_perf_context(ctx.get()).n_reused == reused;
+    counts.graph_built |= watch.has_built();
 }
 
 void mtp_drafter::catch_up(int32_t seq, draft_counts & counts) {

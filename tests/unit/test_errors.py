@@ -32,6 +32,7 @@ from pylucebox._errors import (
     SidecarMismatchError,
     SidecarNotFoundError,
     SpecUnavailableError,
+    TraceFormatError,
     WriteError,
 )
 
@@ -46,6 +47,7 @@ EXAMPLES: list[LuceboxError] = [
     ModelFormatError("cannot read 'x.gguf'", path="x.gguf", seen="it is empty", native_log=LOG),
     SidecarNotFoundError(looked_for=["/m/mtp-x.gguf"]),
     SidecarMismatchError(field="vocabulary size", model_value=10, sidecar_value=11, path="s.gguf"),
+    TraceFormatError("cannot read the trace 'x.npz'", path="x.npz", seen="it is no trace"),
     ContextFullError(n_ctx=8, n_needed=9),
     CancelledError("prefill was cancelled"),
     RollbackError("cycle failed"),
@@ -67,6 +69,7 @@ BUILTIN_BASES = {
     ModelFormatError: ValueError,
     SidecarNotFoundError: FileNotFoundError,
     SidecarMismatchError: ValueError,
+    TraceFormatError: ValueError,
     InvalidArgumentError: ValueError,
     SessionFileError: OSError,
     ClosedError: RuntimeError,
