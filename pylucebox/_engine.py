@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from pylucebox._backends import system_info
 from pylucebox._batch import run_many
 from pylucebox._build import DEMO_MODEL
 from pylucebox._chat import ChatOptions, ChatStep, Message, chat_request, chat_steps, read_reply, render
-from pylucebox._dispatch import Dispatch
 from pylucebox._drafting import DEFAULT_DRAFT_VOCAB
+from pylucebox._engine_facts import EngineFacts
 from pylucebox._errors import InvalidArgumentError, StrPath
 from pylucebox._generate import Run, TokenBytes
-from pylucebox._model import HiddenNorm, ModelInfo
+from pylucebox._model import HiddenNorm
 from pylucebox._open import EngineOptions, open_engine
 from pylucebox._request import (
     Request,
-    check_bool,
     check_callable,
+    check_integer,
     check_prompts,
     check_stop,
     settings_per_prompt,
@@ -27,12 +28,19 @@ from pylucebox._request import (
 from pylucebox._result import ChatCompletion, Completion, Step
 from pylucebox._sampling import SamplingParams
 from pylucebox._session import Progress
-from pylucebox._session_options import SessionInfo
-from pylucebox._sidecar import SidecarVerdict
-from pylucebox._spec import SpecState
 from pylucebox._stats import SpecStats
 from pylucebox._turns import Turns
-from pylucebox.width import WidthPolicy, check_policy, default_policy
+from pylucebox.calibration import (
+    MIN_N_PAST,
+    CostsWanted,
+    SweepOptions,
+    check_costs,
+    cost_key,
+    default_store,
+    find_costs,
+    measure_costs,
+)
+from pylucebox.width import MAX_WIDTH, WidthCosts, WidthPolicy, check_policy, default_policy
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -41,7 +49,7 @@ Prompt = str | Sequence[int]
 Stop = str | Sequence[str]
 
 
-class Engine:
+class Engine(EngineFacts):
     """A model that generates text, with drafts from its own MTP block where it has one.
 
     Text is the same with and without drafts: a draft is taken only if it equals the token that the model samples in its
@@ -83,15 +91,17 @@ class Engine:
         Norm of the hidden state that enters the MTP block: ``"full"`` is one RMS over all hyper-connection streams, as
         the model was trained; ``"per-stream"`` is for files made for the other reading; ``"file"`` does what the file
         says, and ``"full"`` when it says nothing. Changes how many drafts hold, never the text.
-    draft_vocab
+    draft_vocab, draft_chain
         Tokens that can be drafted: a number (special ones, then the lowest ids), the path of a file of ids, or
-        ``"off"`` for all. Fewer make drafts cheaper, and fewer of them hold; the text is the same.
-    draft_chain
-        False gives each draft a launch of its own, for comparison.
+        ``"off"`` for all; fewer make drafts cheaper. False gives each draft a launch of its own, for comparison.
     width_policy
         Chooses the widths when `verify_width` is 0; None takes `PlaceholderWidth`.
+    width_costs
+        What widths cost, for a policy that takes it (a method ``load_costs``): ``"auto"`` reads what an earlier engine
+        measured on this machine or measures it now, which takes a few seconds at most; None leaves it untold.
     progress
-        Called while the model loads with the fraction done; returning False cancels.
+        Called while the model loads with the fraction done; returning False cancels. Called with 1.0 while widths are
+        timed; returning False then leaves their costs unknown.
 
     Raises
     ------
@@ -131,11 +141,13 @@ class Engine:
         draft_vocab: int | StrPath = DEFAULT_DRAFT_VOCAB,
         draft_chain: bool = True,
         width_policy: WidthPolicy | None = None,
+        width_costs: CostsWanted = "auto",
         progress: Progress | None = None,
     ) -> None:
         if width_policy is not None and verify_width != 0:
             raise InvalidArgumentError(argument="width_policy", value=width_policy, allowed="only with verify_width=0")
         check_policy(width_policy)
+        check_costs(width_costs)
         check_callable("progress", progress)
         options = EngineOptions(
             model=model,
@@ -160,6 +172,20 @@ class Engine:
         self._stats = SpecStats()
         self._model, self._session, self._sidecar, self._dispatch, self._rules = open_engine(options, progress)
         self._turns = Turns(self._session)
+        self._costs = self._tell_costs(options, width_costs, progress)
+
+    def _tell_costs(self, options: EngineOptions, wanted: CostsWanted, progress: Progress | None) -> WidthCosts | None:
+        """Tell a policy that wants to know what widths cost; return that."""
+        load_costs = getattr(self._policy, "load_costs", None)
+        if load_costs is None or options.verify_width != 0 or not self.spec.effective:
+            return None
+        if wanted == "auto":
+            with self._turns.hold():
+                key = cost_key(options, self.info, self._session.n_threads, system_info())
+                wanted = find_costs(self._session, key, default_store(), lambda _: _never_ending(progress)(1.0))
+        if wanted is not None:
+            load_costs(wanted)
+        return wanted
 
     @classmethod
     def demo(cls, **options: Any) -> Engine:
@@ -169,71 +195,35 @@ class Engine:
         """
         return cls(DEMO_MODEL, **{"n_threads": 1, **options})
 
-    @property
-    def spec(self) -> SpecState:
-        """Whether drafts are made, and if not, why."""
-        return self._rules.spec
-
-    @property
-    def dispatch(self) -> Dispatch:
-        """Which path requests take, what it promises of the text, and why."""
-        return self._dispatch
-
-    @property
-    def sidecar(self) -> SidecarVerdict:
-        """Where an MTP block was looked for, what was found and what became of it."""
-        return self._sidecar
-
-    @property
-    def info(self) -> ModelInfo:
-        """What the model is."""
-        return self._model.info
-
-    @property
-    def session_info(self) -> SessionInfo:
-        """Sizes in force and memory in use."""
-        return self._session.info
-
-    @property
-    def stats(self) -> SpecStats:
-        """Figures of all requests so far."""
-        return self._stats
-
-    def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
-        """Return the token ids of `text`.
+    def measure_widths(self, n_past: int = 128, progress: Progress | None = None) -> WidthCosts | None:
+        """Measure what verify steps of 1 to 8 rows and chains of drafts cost at a context length.
 
         Parameters
         ----------
-        text
-            Any text.
-        add_special
-            Add the tokens that the model wants around a prompt.
-        parse_special
-            Read the text of control tokens as these tokens.
+        n_past
+            Tokens in the context, at least 4; cut to what fits.
+        progress
+            Called with the fraction done; returning False ends the measurement.
+
+        Returns
+        -------
+        WidthCosts or None
+            None if it was ended by `progress`, by `cancel`, or because a step takes seconds.
 
         Raises
         ------
         InvalidArgumentError
-            `text` is not a string or holds lone surrogates, or a flag is neither True nor False.
-        ClosedError
-            The engine is closed.
+            An argument is wrong, or the engine was opened for fewer than 8 rows or without drafts.
+        DecodeError, OutOfMemoryError, ClosedError, SequenceStateError
+            As for `stream`.
         """
-        check_bool("add_special", add_special)
-        check_bool("parse_special", parse_special)
-        return self._model.tokenize(text, add_special=add_special, parse_special=parse_special)
-
-    def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
-        """Return the text of token ids; `special` shows control tokens, and broken characters show as U+FFFD.
-
-        Raises
-        ------
-        InvalidArgumentError
-            An id is outside the vocabulary, or `special` is neither True nor False.
-        ClosedError
-            The engine is closed.
-        """
-        check_bool("special", special)
-        return self._model.detokenize(ids, special=special)
+        check_integer("n_past", n_past, MIN_N_PAST, 2**31 - 1)
+        check_callable("progress", progress)
+        if self._session.max_width < MAX_WIDTH:
+            allowed = "an engine with drafts, opened with verify_width=0 or 8"
+            raise InvalidArgumentError(argument="verify_width", value=self._session.max_width, allowed=allowed)
+        with self._turns.hold():
+            return measure_costs(self._session, SweepOptions(n_past=n_past), _never_ending(progress))
 
     def stream(
         self,
@@ -505,3 +495,8 @@ class Engine:
         with self._turn(request, [run], 1):
             yield from self._turns.follow(run.steps())
         return run.completion()
+
+
+def _never_ending(progress: Progress | None) -> Callable[[float], bool]:
+    """Return `progress` as a function that says False only to end the work."""
+    return lambda fraction: progress is None or progress(fraction) is not False

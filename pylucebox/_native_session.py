@@ -60,6 +60,7 @@ class NativeSession:
 
         self.info = self._read_info()
         self.n_ctx, self.n_seq, self.max_width = self.info.n_ctx, self.info.n_seq, self.info.max_width
+        self.n_threads = (options.n_threads, options.n_threads_batch)
 
         # Made once, and moved by one pack or unpack a sequence: the caches are cold when a cycle returns, because the
         # model has just run through them, so each Python operation costs ten times what it does in a loop.
@@ -354,7 +355,7 @@ def _open(native: _ffi.Native, model: Model, options: SessionOptions) -> Any:
     ffi, lib = native
     params = ffi.new("lucebox_session_params *")
     lib.lucebox_session_params_init(params)
-    for name in ("n_ctx", "n_seq", "n_ubatch", "n_threads", "n_threads_batch", "max_width"):
+    for name in ("n_ctx", "n_seq", "n_ubatch", "n_threads", "n_threads_batch", "max_width", "n_kept_graphs"):
         setattr(params, name, getattr(options, name))
     params.flash_attn = FLASH_ATTN[options.flash_attn]
     params.mtp_kv_in_trunk = options.mtp_kv_in_trunk

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from pylucebox._backends import system_info
 from pylucebox._dispatch import Dispatch, Promise, back_end, check_caches, decide_spec, dispatch
-from pylucebox._drafting import DraftVocab, decide_draft_vocab, memory_note, path_note
+from pylucebox._drafting import DEFAULT_DRAFT_VOCAB, DraftVocab, decide_draft_vocab, memory_note, path_note
 from pylucebox._errors import (
     CancelledError,
     InvalidArgumentError,
@@ -22,7 +22,7 @@ from pylucebox._model import HIDDEN_NORMS, HiddenNorm, Model, ModelOptions
 from pylucebox._native_session import NativeSession
 from pylucebox._request import RequestRules, check_bool, check_integer
 from pylucebox._session import Progress
-from pylucebox._session_options import SessionOptions
+from pylucebox._session_options import DEFAULT_KEPT_GRAPHS, SessionOptions
 from pylucebox._sidecar import SidecarVerdict, find_sidecar
 from pylucebox._spec import SpecReason, SpecState, spec_inactive
 from pylucebox._threads import default_threads
@@ -33,6 +33,9 @@ DEFAULT_N_CTX: Final = 8192
 MIN_N_CTX: Final = 16
 MAX_SEQ: Final = 8
 MAX_THREADS: Final = 512
+MAX_KEPT_GRAPHS: Final = 64
+KEPT_GRAPHS_VARIABLE: Final = "LUCEBOX_KEPT_GRAPHS"
+"""Environment variable with the number of graphs to keep; 0 builds one for each change of width, for comparison."""
 
 # A model without an MTP block is an ordinary thing; these say that something is wrong with one.
 _WORTH_A_WARNING: Final = frozenset(SpecReason) - {
@@ -72,8 +75,8 @@ class EngineOptions:
     cache_type_k: str
     cache_type_v: str
     hidden_norm: HiddenNorm
-    draft_vocab: int | StrPath
-    draft_chain: bool
+    draft_vocab: int | StrPath = DEFAULT_DRAFT_VOCAB
+    draft_chain: bool = True
 
     def __post_init__(self) -> None:
         _path("model", self.model, "the path of a GGUF file")
@@ -212,6 +215,7 @@ def session_options(options: EngineOptions, model: Model, *, max_width: int) -> 
         allowed = f"{MIN_N_CTX} to {trained}, the model's training context"
         raise InvalidArgumentError(argument="n_ctx", value=n_ctx, allowed=allowed)
     n_threads = options.n_threads or default_threads()
+    n_kept_graphs = os.environ.get(KEPT_GRAPHS_VARIABLE)
     return SessionOptions(
         n_ctx=n_ctx,
         n_seq=options.n_seq,
@@ -223,7 +227,14 @@ def session_options(options: EngineOptions, model: Model, *, max_width: int) -> 
         cache_type_k=options.cache_type_k,
         cache_type_v=options.cache_type_v,
         draft_chain=options.draft_chain,
+        n_kept_graphs=DEFAULT_KEPT_GRAPHS if n_kept_graphs is None else _kept_graphs(n_kept_graphs),
     )
+
+
+def _kept_graphs(text: str) -> int:
+    if not text.isdecimal() or not 0 <= int(text) <= MAX_KEPT_GRAPHS:
+        raise InvalidArgumentError(argument=KEPT_GRAPHS_VARIABLE, value=text, allowed=f"0 to {MAX_KEPT_GRAPHS}")
+    return int(text)
 
 
 def _open_session(options: EngineOptions, model: Model, spec: SpecState) -> tuple[NativeSession, SpecState]:

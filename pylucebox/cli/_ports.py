@@ -16,6 +16,7 @@ from pylucebox._result import ChatCompletion, Completion, Step
 from pylucebox._sampling import SamplingParams
 from pylucebox._sidecar import SidecarVerdict
 from pylucebox._spec import SpecState
+from pylucebox.width import WidthCosts
 
 
 class EngineLike(Protocol):
@@ -66,6 +67,8 @@ class EngineLike(Protocol):
         sampling: SamplingParams | None = ...,
     ) -> Generator[ChatStep, None, ChatCompletion]: ...
 
+    def measure_widths(self, n_past: int = ...) -> WidthCosts | None: ...
+
     def cancel(self) -> None: ...
 
     def close(self) -> None: ...
@@ -85,7 +88,7 @@ class EngineOptions:
     ----------
     model
         Path of the model; None is the built-in one.
-    mtp, verify_width, spec, n_ctx, n_threads, device, draft_vocab
+    mtp, verify_width, spec, n_ctx, n_threads, device, draft_vocab, width_costs
         As `pylucebox.Engine` takes them.
     """
 
@@ -97,6 +100,7 @@ class EngineOptions:
     n_threads: int | None = None
     device: str = "auto"
     draft_vocab: int | str = DEFAULT_DRAFT_VOCAB
+    width_costs: Literal["auto"] | None = "auto"
 
 
 class EngineFactory(Protocol):
@@ -121,5 +125,6 @@ def open_engine(options: EngineOptions) -> EngineLike:
         "n_threads": options.n_threads,
         "device": options.device,
         "draft_vocab": options.draft_vocab,
+        "width_costs": options.width_costs,
     }
     return Engine.demo(**settings) if options.model is None else Engine(options.model, **settings)

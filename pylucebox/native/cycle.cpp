@@ -1,6 +1,8 @@
 // One cycle of speculative decoding: draft, verify, sample while the drafts hold, roll back.
 #include "session.h"
 
+#include "graphs.h"
+
 #include "llama-ext.h"
 
 #include "ggml.h"
@@ -103,6 +105,7 @@ void verify(lucebox_session & s, std::vector<member> & members) {
     for (member & m : members) {
         if (m.state->use_mtp && s.writer) {
             s.drafter->drop(m.seq); // the trunk writes the pair that the chain started from, and those after it
+            s.writer->defer(m.seq, m.width == 1);
         }
         m.first_row = s.batch.add(m.state->last, m.state->n_past, m.seq, true);
         for (int32_t i = 0; i + 1 < m.width; ++i) {
@@ -175,7 +178,7 @@ void roll_back(lucebox_session & s, const member & m) {
         }
     }
     if (state.use_mtp && s.writer) {
-        s.feed_newest(m.seq);
+        s.feed_newest(m.seq, /*others_are_written=*/m.width > 1);
     }
     if (m.result->finish == LUCEBOX_FINISH_NONE && (uint32_t) state.n_past >= s.params.n_ctx) {
         m.result->finish = LUCEBOX_FINISH_CONTEXT;
@@ -201,7 +204,7 @@ void run_cycle(lucebox_session & s, std::vector<member> & members, lucebox_cycle
     const int64_t drafted = ggml_time_us();
 
     s.want_wide_state(any_mtp);
-    const int32_t reused = llama_perf_context(s.ctx.get()).n_reused;
+    const build_watch watch(s.ctx.get());
     verify(s, members);
     const int64_t verified = ggml_time_us();
 
@@ -225,7 +228,7 @@ void run_cycle(lucebox_session & s, std::vector<member> & members, lucebox_cycle
     stats.n_draft_rows      = counts.n_rows;
     stats.n_draft_steps     = counts.n_steps;
     stats.n_draft_waits     = counts.n_waits;
-    stats.graph_built       = llama_perf_context(s.ctx.get()).n_reused == reused;
+    stats.graph_built       = watch.has_built();
     stats.draft_graph_built = counts.graph_built;
 }
 

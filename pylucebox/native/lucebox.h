@@ -246,6 +246,7 @@ typedef struct lucebox_session_params {
     const char * cache_type_v;
     bool         mtp_kv_in_trunk; /* the trunk's graph writes the K/V of the MTP block, where it can    */
     bool         draft_chain;     /* make all drafts of a cycle in one launch, where that can be had      */
+    int32_t      n_kept_graphs;   /* graphs of few rows to keep, for the trunk and for the MTP block, 0..64 */
 } lucebox_session_params;
 
 typedef struct lucebox_session_info {
@@ -261,6 +262,7 @@ typedef struct lucebox_session_info {
     uint64_t mtp_compute_bytes;
     bool     mtp_kv_in_trunk; /* in force: prompts take no pass of the MTP block */
     bool     draft_chain;  /* all drafts of a cycle are made in one launch; if not, lucebox_session_why_stepwise() */
+    uint64_t kept_graphs_bytes;  /* host memory of the most graphs that may be kept; each takes it at its first use */
 } lucebox_session_info;
 
 enum lucebox_finish {
@@ -307,8 +309,8 @@ typedef struct lucebox_cycle_stats {
     int32_t n_rows;            /* rows of the verify batch                          */
     int32_t n_draft_rows;      /* rows run through the MTP block, catch-up included */
     int32_t n_draft_steps;     /* launches of the MTP block                         */
-    bool    graph_built;       /* the verify graph was built, not reused            */
-    bool    draft_graph_built;
+    bool    graph_built;       /* a graph of the verify step was built, not run again */
+    bool    draft_graph_built; /* the same of the MTP block                           */
     int32_t n_draft_waits;     /* of the host for the device while drafts were made */
 } lucebox_cycle_stats;
 

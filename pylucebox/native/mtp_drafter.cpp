@@ -1,5 +1,7 @@
 #include "mtp_drafter.h"
 
+#include "graphs.h"
+
 #include "llama-ext.h"
 #ifdef LUCEBOX_MTP_CHAIN
 #    include "mtp_chain.h"
@@ -64,12 +66,11 @@ void mtp_drafter::feed(int32_t seq, llama_token next, llama_pos pos, const float
     s.hidden.insert(s.hidden.end(), hidden, hidden + width);
 }
 
-void mtp_drafter::feed_only(int32_t seq, llama_token next, llama_pos pos, const float * hidden) {
+void mtp_drafter::forget_waiting(int32_t seq) {
     sequence & s = sequences[(size_t) seq];
     s.tokens.clear();
     s.positions.clear();
     s.hidden.clear();
-    feed(seq, next, pos, hidden);
 }
 
 void mtp_drafter::force(int32_t seq, llama_token next) {
@@ -87,7 +88,7 @@ void mtp_drafter::add_row(int32_t seq, llama_token token, llama_pos pos, float *
 void mtp_drafter::run(int32_t n_chained, draft_counts & counts) {
     files.require_unchanged();
     set_chain(ctx.get(), n_chained);
-    const int32_t reused = llama_perf_context(ctx.get()).n_reused;
+    const build_watch watch(ctx.get());
     const log_capture capture;
     const int32_t status = llama_process(ctx.get(), LLAMA_PROCESS_TYPE_DECODE, batch.get());
     if (status == 2) {
@@ -102,7 +103,7 @@ void mtp_drafter::run(int32_t n_chained, draft_counts & counts) {
     counts.n_rows += batch.size();
     counts.n_steps += 1;
     counts.n_waits += 1 + n_waits_inside(ctx.get());
-    counts.graph_built |= llama_perf_context(ctx.get()).n_reused == reused;
+    counts.graph_built |= watch.has_built();
 }
 
 void mtp_drafter::catch_up(int32_t seq, draft_counts & counts) {
@@ -288,9 +289,7 @@ void mtp_drafter::settle(int32_t seq) {
     }
     if (s.chain.n_drafted > 0) {
         s.chain.n_drafted = 0;
-        s.tokens.clear();
-        s.positions.clear();
-        s.hidden.clear();
+        forget_waiting(seq);
     }
 }
 

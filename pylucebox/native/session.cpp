@@ -1,6 +1,8 @@
 // Opening and clearing sessions, and prefill.
 #include "session.h"
 
+#include "graphs.h"
+
 #include "llama-ext.h"
 
 namespace lucebox {
@@ -43,6 +45,7 @@ void check_params(const model_state & model, lucebox_session_params & p) {
     require_range("n_threads_batch", p.n_threads_batch, 1, 512);
     require_range("max_width", p.max_width, 1, LUCEBOX_MAX_WIDTH);
     require_range("flash_attn", p.flash_attn, -1, 1);
+    require_range("n_kept_graphs", p.n_kept_graphs, 0, 64);
     if (p.max_width > 1 && model.mtp_source == LUCEBOX_MTP_NONE) {
         fail(LUCEBOX_ERR_ARGUMENT, "max_width is %d, but the model was opened without an MTP block", p.max_width);
     }
@@ -65,11 +68,16 @@ llama_context_params context_params(lucebox_session & s) {
                                                  LLAMA_FLASH_ATTN_TYPE_ENABLED;
     // each sequence has its own cells: what one holds cannot change another's result
     c.kv_unified          = false;
-    c.no_perf             = false; // counts reused graphs
     c.abort_callback      = on_abort_check;
     c.abort_callback_data = &s;
     return c;
 }
+
+// Rows of the widest ubatch whose graph is kept: a verify step, or the pairs that a first draft takes along.
+const uint32_t MAX_KEPT_ROWS = 2 * LUCEBOX_MAX_WIDTH;
+
+// The same of the MTP block: chains of a few sequences.
+const uint32_t MAX_KEPT_DRAFT_ROWS = 4 * LUCEBOX_MAX_DRAFT;
 
 llama_context_ptr make_context(llama_model * model, const llama_context_params & params, const char * what) {
     const log_capture capture;
@@ -94,6 +102,7 @@ std::unique_ptr<lucebox_session> open_session(lucebox_model * model, const luceb
     // logits of a whole prompt chunk are never asked for, and would have to have their place
     trunk.n_outputs_max = LUCEBOX_MAX_WIDTH;
     s->ctx         = make_context(s->model->trunk.get(), trunk, "context");
+    lucebox_keep_graphs(s->ctx.get(), (uint32_t) s->params.n_kept_graphs, MAX_KEPT_ROWS);
     s->batch       = common_batch(s->ctx.get());
     s->seqs.resize(s->params.n_seq);
     if (llama_n_rs_seq(s->ctx.get()) < trunk.n_rs_seq) {
@@ -111,6 +120,8 @@ std::unique_ptr<lucebox_session> open_session(lucebox_model * model, const luceb
         s->drafter  = std::make_unique<mtp_drafter>(
             make_context(s->model->mtp_model(), mtp, "context of the MTP block"), s->params.n_seq, s->model->files,
             s->params.draft_chain);
+        lucebox_keep_graphs(s->drafter->context(), (uint32_t) s->params.n_kept_graphs, MAX_KEPT_DRAFT_ROWS);
+        s->newest.resize((size_t) hidden_width(s->model->trunk.get()));
         if (s->params.mtp_kv_in_trunk) {
             s->writer = make_mtp_writer(s->ctx.get(), s->drafter->context(), s->why_no_writer);
         } else {
@@ -186,7 +197,7 @@ void prefill(lucebox_session & s, int32_t seq, const int32_t * tokens, size_t n_
     state.n_rows  = 1;
     state.rows[0] = 0;
     if (state.use_mtp && s.writer) {
-        s.feed_newest(seq);
+        s.feed_newest(seq, /*others_are_written=*/true);
     } else if (state.use_mtp) {
         s.drafter->feed(seq, state.last, (llama_pos) n_head, llama_get_embeddings_nextn_ith(s.ctx.get(), 0));
     }
@@ -243,13 +254,15 @@ void lucebox_session::clear(int32_t seq) {
     state = {};
 }
 
-void lucebox_session::feed_newest(int32_t seq) {
+void lucebox_session::feed_newest(int32_t seq, bool others_are_written) {
     const seq_state & state = at(seq);
-    newest.resize((size_t) hidden_width(model->trunk.get()));
     if (!writer->get_hidden(seq, state.n_past - 1, newest.data())) {
         fail(LUCEBOX_ERR_INTERNAL, "the model's state after token %d of sequence %d is not at hand", state.n_past - 1, seq);
     }
-    drafter->feed_only(seq, state.last, state.n_past - 1, newest.data());
+    if (others_are_written) {
+        drafter->forget_waiting(seq);
+    }
+    drafter->feed(seq, state.last, state.n_past - 1, newest.data());
 }
 
 void lucebox_session::want_wide_state(bool want) {
@@ -313,6 +326,7 @@ void lucebox_session_params_init(lucebox_session_params * params) {
     params->draft_chain     = true;
     params->cache_type_k    = "f16";
     params->cache_type_v    = "f16";
+    params->n_kept_graphs   = 16;
 }
 
 lucebox_status lucebox_session_open(lucebox_model * model, const lucebox_session_params * params,
@@ -341,7 +355,9 @@ lucebox_status lucebox_session_get_info(const lucebox_session * session, lucebox
             found.context_bytes += entry.second.context;
             found.compute_bytes += entry.second.compute;
         }
+        found.kept_graphs_bytes = lucebox_kept_graphs_max_bytes(session->ctx.get());
         if (session->drafter) {
+            found.kept_graphs_bytes += lucebox_kept_graphs_max_bytes(session->drafter->context());
             for (const auto & entry : llama_get_memory_breakdown(session->drafter->context())) {
                 found.mtp_context_bytes += entry.second.context;
                 found.mtp_compute_bytes += entry.second.compute;

@@ -11,13 +11,11 @@ import pytest
 
 from pylucebox import _errors
 from pylucebox._errors import (
-    ArmError,
     BackendUnavailableError,
     BuildMismatchError,
     CancelledError,
     ClosedError,
     ContextFullError,
-    EnvironmentMismatchError,
     InvalidArgumentError,
     LibraryNotFoundError,
     LoadError,
@@ -28,12 +26,13 @@ from pylucebox._errors import (
     RollbackError,
     SamplingError,
     SequenceStateError,
-    SessionFileError,
     SidecarMismatchError,
     SidecarNotFoundError,
     SpecUnavailableError,
+    TraceFormatError,
     WriteError,
 )
+from pylucebox.ab.errors import ArmError, EnvironmentMismatchError, SessionFileError
 
 LOG = ("W one", "E two")
 EXAMPLES: list[LuceboxError] = [
@@ -46,6 +45,7 @@ EXAMPLES: list[LuceboxError] = [
     ModelFormatError("cannot read 'x.gguf'", path="x.gguf", seen="it is empty", native_log=LOG),
     SidecarNotFoundError(looked_for=["/m/mtp-x.gguf"]),
     SidecarMismatchError(field="vocabulary size", model_value=10, sidecar_value=11, path="s.gguf"),
+    TraceFormatError("cannot read the trace 'x.npz'", path="x.npz", seen="it is no trace"),
     ContextFullError(n_ctx=8, n_needed=9),
     CancelledError("prefill was cancelled"),
     RollbackError("cycle failed"),
@@ -67,6 +67,7 @@ BUILTIN_BASES = {
     ModelFormatError: ValueError,
     SidecarNotFoundError: FileNotFoundError,
     SidecarMismatchError: ValueError,
+    TraceFormatError: ValueError,
     InvalidArgumentError: ValueError,
     SessionFileError: OSError,
     ClosedError: RuntimeError,

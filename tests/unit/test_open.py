@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pylucebox._engine import Engine
 from pylucebox._errors import CancelledError, InvalidArgumentError, OutOfMemoryError, SpecUnavailableError
-from pylucebox._open import EngineOptions, _or_without_mtp
+from pylucebox._open import EngineOptions, _or_without_mtp, session_options
 from pylucebox._spec import SpecReason, spec_active
 from pylucebox.width import FixedWidth
 
@@ -23,8 +24,6 @@ VALID: dict[str, Any] = {
     "n_threads": None,
     "n_threads_batch": None,
     "n_ubatch": 512,
-    "draft_vocab": 64_000,
-    "draft_chain": True,
     "device": "auto",
     "n_gpu_layers": -1,
     "flash_attn": None,
@@ -172,3 +171,25 @@ def test_objects_without_the_methods_needed_are_refused(argument: str, value: An
     with pytest.raises(InvalidArgumentError) as caught:
         Engine("there is no such model.gguf", **{argument: value})
     assert (caught.value.argument, caught.value.value) == (argument, value)
+
+
+@pytest.mark.parametrize(("text", "wanted"), [(None, 16), ("0", 0), ("64", 64)])
+def test_number_of_kept_graphs_is_set_in_the_environment(
+    monkeypatch: pytest.MonkeyPatch, text: str | None, wanted: int
+) -> None:
+    monkeypatch.delenv("LUCEBOX_KEPT_GRAPHS", raising=False)
+    if text is not None:
+        monkeypatch.setenv("LUCEBOX_KEPT_GRAPHS", text)
+    assert session_options(EngineOptions(**VALID), _trained_for(64), max_width=8).n_kept_graphs == wanted
+
+
+@pytest.mark.parametrize("text", ["", "-1", "65", "many"])
+def test_impossible_number_of_kept_graphs_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("LUCEBOX_KEPT_GRAPHS", text)
+    with pytest.raises(InvalidArgumentError) as caught:
+        session_options(EngineOptions(**VALID), _trained_for(64), max_width=8)
+    assert (caught.value.argument, caught.value.value) == ("LUCEBOX_KEPT_GRAPHS", text)
+
+
+def _trained_for(n_ctx: int) -> Any:
+    return SimpleNamespace(info=SimpleNamespace(n_ctx_train=n_ctx))

@@ -20,6 +20,7 @@ from pylucebox._spec import SpecReason, SpecState, spec_active, spec_inactive
 from pylucebox._stats import StatsAccumulator
 from pylucebox.cli._ports import EngineOptions
 from pylucebox.cli._request import follow
+from pylucebox.width import WidthCosts
 
 
 def _text(tokens: Iterable[int]) -> str:
@@ -58,6 +59,7 @@ class FakeEngine:
     fails_with: BaseException | None = None
     ends_at_once: bool = False
     slow_from_s: float = float("inf")  # the machine halves its speed at this time
+    too_slow: bool = False  # to time its widths
     closed: bool = False
     calls: list[dict[str, Any]] = field(default_factory=list)
     cancelled: bool = False
@@ -146,6 +148,16 @@ class FakeEngine:
             verify_us=verify_us,
         )
         return n_accepted + 1
+
+    def measure_widths(self, n_past: int = 128) -> WidthCosts | None:
+        self.calls.append({"measure": n_past})
+        if self.fails_with is not None:
+            raise self.fails_with
+        if self.too_slow:
+            return None
+        verify = tuple(STEP_US + ROW_US * row for row in range(8))
+        draft = tuple(DRAFT_US * n for n in range(1, 8))
+        return WidthCosts(verify, draft, 5.0, 20.0, min(n_past, 2000), "sweep")
 
     def on_step(self, done: int) -> None:
         """Do nothing; tests put an interrupt here. `done` is the number of tokens so far."""

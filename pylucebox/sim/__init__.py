@@ -1,0 +1,1 @@
+"""Simulation of width policies on recorded traces: `lucebox trace` makes traces, `lucebox sim` replays them."""

@@ -1,0 +1,119 @@
+"""All-position traces: what the MTP block drafts at every position of a text, so that any width policy can be replayed.
+
+Position t is the place after token t of the text. The drafts made there depend on the trunk's rows up to t and on
+nothing else: whatever a policy drafted and lost before is rolled back. So a trace that was recorded once replays every
+policy exactly, and the match length at t says how many drafts a cycle that begins there would have held.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from pylucebox._errors import InvalidArgumentError
+from pylucebox._stats import MAX_DRAFT
+
+__all__ = ["DEPTH", "Trace", "match_lengths", "quantised"]
+
+DEPTH: Final = MAX_DRAFT
+"""Drafts at each position."""
+
+_P_STEPS: Final = 65_535  # probabilities are kept in steps of 1/65535, finer than any rule looks at them
+
+
+def quantised(p: float) -> float:
+    """Return a probability as a trace file holds it."""
+    return round(min(1.0, max(0.0, p)) * _P_STEPS) / _P_STEPS
+
+
+def match_lengths(tokens: Sequence[int], drafts: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Return for each position how many of its drafts equal the text that follows, before the first that does not."""
+    n_tokens = len(tokens)
+    lengths = []
+    for at, chain in enumerate(drafts, 1):
+        held = 0
+        while held < len(chain) and at + held < n_tokens and chain[held] == tokens[at + held]:
+            held += 1
+        lengths.append(held)
+    return tuple(lengths)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """What a request produced, and what the MTP block drafts at each position of it.
+
+    Attributes
+    ----------
+    name, kind
+        What the text is called, and what sort of text it is.
+    tokens
+        Ids of the text. The first comes from prefill, so a replay decodes the others.
+    drafts
+        For each position but the last, 7 ids: a chain of drafts, the first for the next token.
+    probs
+        The MTP block's probability of each draft.
+    n_prompt
+        Tokens of the prompt.
+    max_tokens
+        Tokens that the request might have produced; more than there are when the text ended by itself.
+    facts
+        Where the trace comes from: model, build, settings.
+    match
+        For each position how many of its drafts hold; computed.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The parts do not fit together.
+    """
+
+    name: str
+    kind: str
+    tokens: tuple[int, ...]
+    drafts: tuple[tuple[int, ...], ...]
+    probs: tuple[tuple[float, ...], ...]
+    n_prompt: int
+    max_tokens: int
+    facts: Mapping[str, str] = field(default_factory=dict)
+    match: tuple[int, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Check the shapes and compute the match lengths."""
+        n_positions = max(0, len(self.tokens) - 1)
+        if not self.tokens:
+            raise InvalidArgumentError(argument="tokens", value=self.tokens, allowed="one token or more")
+        for name, rows in (("drafts", self.drafts), ("probs", self.probs)):
+            if len(rows) != n_positions or any(len(row) != DEPTH for row in rows):
+                allowed = f"{n_positions} rows of {DEPTH}, one for each token but the last"
+                raise InvalidArgumentError(argument=name, value=f"{len(rows)} rows", allowed=allowed)
+        if any(not 0.0 <= p <= 1.0 for row in self.probs for p in row):
+            raise InvalidArgumentError(argument="probs", value="a number outside", allowed="numbers from 0 to 1")
+        if self.max_tokens < len(self.tokens):
+            allowed = f"{len(self.tokens)} or more, the tokens there are"
+            raise InvalidArgumentError(argument="max_tokens", value=self.max_tokens, allowed=allowed)
+        if self.n_prompt < 0:
+            raise InvalidArgumentError(argument="n_prompt", value=self.n_prompt, allowed="0 or more")
+        object.__setattr__(self, "match", match_lengths(self.tokens, self.drafts))
+
+    def cut(self, max_tokens: int) -> Trace:
+        """Return the trace of the same request limited to `max_tokens`, at least 1; itself if it is no longer."""
+        if max_tokens >= self.max_tokens:
+            return self
+        n_kept = min(max_tokens, len(self.tokens))
+        return replace(
+            self,
+            tokens=self.tokens[:n_kept],
+            drafts=self.drafts[: n_kept - 1],
+            probs=self.probs[: n_kept - 1],
+            max_tokens=max_tokens,
+        )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the text and the drafts, hex; probabilities are left out, since their last digits may differ."""
+        words = hashlib.sha256()
+        for row in (self.tokens, *self.drafts):
+            words.update(b"".join(token.to_bytes(4, "little", signed=True) for token in row))
+        return words.hexdigest()

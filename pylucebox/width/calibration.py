@@ -1,0 +1,135 @@
+"""From the MTP block's probabilities to chances: a small logistic regression that learns while it is used.
+
+A draft's probability says much about whether it will hold, but not on the trunk's scale, and not equally for every
+text. Four weights correct it: an offset, another for the first draft, the scale of the log-odds, and how much the
+recent acceptance of the text counts. Few weights learn from few labels; bins would need hundreds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, log
+from typing import Any, Final
+
+__all__ = ["Calibrator", "log_odds"]
+
+_START: Final = (-0.2, 0.0, 0.9, 0.2)  # offset, first draft, log-odds of the draft, log-odds of recent acceptance
+_STIFFNESS: Final = 20.0  # curvature that the start counts as, for each weight
+_KEPT: Final = 0.995  # of the curvature, per label
+_LIMIT: Final = 6.9  # log-odds of 0.999
+_RECENT: Final = 0.1  # weight of a label in the recent acceptance
+_SCORE_KEPT: Final = 127 / 128
+_DOUBT: Final = 4.0  # labels with the score of the counts that the calibrator starts with
+
+
+def log_odds(probability: float) -> float:
+    """Return ln(p / (1 - p)), limited where p is almost 0 or 1; 0 for what is no probability."""
+    if not 0.0 <= probability <= 1.0:  # NaN as well
+        return 0.0
+    if probability < 0.001:
+        return -_LIMIT
+    if probability > 0.999:
+        return _LIMIT
+    return log(probability / (1.0 - probability))
+
+
+class Recent:
+    """Recent acceptance of one text, over all depths, as log-odds."""
+
+    def __init__(self, start: float) -> None:
+        self.rate = start
+        self.odds = log_odds(start)
+
+    def learn(self, held: bool) -> None:
+        """Take a label."""
+        self.rate += _RECENT * (held - self.rate)
+
+    def refresh(self) -> None:
+        """Compute the log-odds anew; left to the caller because it is not needed per label."""
+        self.odds = log_odds(self.rate)
+
+
+class Calibrator:
+    """Chance that a draft holds if those before it do, from its probability and the recent acceptance of the text."""
+
+    def __init__(self) -> None:
+        self._weights = list(_START)
+        self._curvature = [_STIFFNESS] * len(_START)
+        self._score = 0.0  # squared errors, decayed, of the calibrated chances
+        self._counts_score = 0.0  # and of the mean acceptance
+        self._n_scored = 0.0
+
+    def chances(self, probs: Sequence[float], recent: Recent) -> list[float]:
+        """Return the chance of each draft of a chain."""
+        offset, first, scale, trust = self._weights
+        base = offset + trust * recent.odds
+        out, shift = [], first
+        for probability in probs:
+            z = base + shift + scale * log_odds(probability)
+            out.append(1.0 / (1.0 + exp(-z)) if z > -_LIMIT else 0.001)
+            shift = 0.0
+        return out
+
+    def learn(self, depth: int, probability: float, odds: float, held: bool, counted: float) -> None:
+        """Take a label.
+
+        Parameters
+        ----------
+        depth
+            Of the draft, from 0.
+        probability
+            The MTP block's.
+        odds
+            Log-odds of the recent acceptance when it was drafted.
+        held
+            Whether it held.
+        counted
+            Chance that counting alone gave it.
+        """
+        weights, curvature = self._weights, self._curvature
+        x_first, x_scale = (1.0 if depth == 0 else 0.0), log_odds(probability)
+        z = weights[0] + weights[1] * x_first + weights[2] * x_scale + weights[3] * odds
+        chance = 1.0 / (1.0 + exp(-max(-_LIMIT, min(_LIMIT, z))))
+        error, steepness = held - chance, chance * (1.0 - chance)
+        for index, x in enumerate((1.0, x_first, x_scale, odds)):
+            if x:
+                bend = curvature[index] = _KEPT * curvature[index] + steepness * x * x
+                weights[index] += error * x / max(bend, 1.0)
+        # More probable must never count as less likely.
+        weights[2] = max(0.0, weights[2])
+        weights[3] = max(0.0, weights[3])
+        self._score = _SCORE_KEPT * self._score + error * error
+        self._counts_score = _SCORE_KEPT * self._counts_score + (held - counted) ** 2
+        self._n_scored = _SCORE_KEPT * self._n_scored + 1.0
+
+    @property
+    def better(self) -> bool:
+        """Whether the chances beat counting, by Brier score over about the last 128 labels."""
+        return self._score <= self._counts_score + 0.02 * _DOUBT
+
+    @property
+    def brier(self) -> tuple[float, float] | tuple[None, None]:
+        """Brier scores of the chances and of counting; None before the first label."""
+        if not self._n_scored:
+            return None, None
+        return self._score / self._n_scored, self._counts_score / self._n_scored
+
+    def begin(self) -> None:
+        """Start another text: keep what was learned about probabilities, but none of the pessimism."""
+        for index in (0, 1):
+            self._weights[index] = max(self._weights[index], 0.5 * self._weights[index])
+            self._curvature[index] = min(self._curvature[index], 2 * _STIFFNESS)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state for JSON."""
+        return {"weights": list(self._weights), "curvature": list(self._curvature)}
+
+    @classmethod
+    def restored(cls, stored: dict[str, Any]) -> Calibrator:
+        """Return the calibrator that `snapshot` described."""
+        calibrator = cls()
+        weights, curvature = [float(w) for w in stored["weights"]], [float(c) for c in stored["curvature"]]
+        if len(weights) != len(_START) or len(curvature) != len(_START):
+            raise ValueError("another number of weights")
+        calibrator._weights, calibrator._curvature = weights, curvature
+        return calibrator

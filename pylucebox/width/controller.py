@@ -1,0 +1,447 @@
+"""The policy of `verify_width=0`: what each cycle drafts and verifies, so that tokens come fastest.
+
+Two layers. Counting (`acceptance`, `choice`) tells how many drafts pay on average. Where the MTP block's probabilities
+foretell more than the counts, `calibration` makes chances of them, and the width follows each single draft: one more is
+made while `lookahead` says that its time may be worth it, and as many are verified as pay for their rows. Time is worth
+what it recently brought.
+
+A `Ledger` bounds what all this can lose against decoding without MTP, and `Credits` pay for looking again at what was
+given up, so that no verdict is final. Nothing unfavourable is kept from one request to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter_ns
+from typing import Any, Final
+
+from pylucebox._errors import InvalidArgumentError
+from pylucebox._stats import MAX_DRAFT
+from pylucebox.width.acceptance import Acceptance, expected_tokens
+from pylucebox.width.book import CostBook
+from pylucebox.width.breakeven import tokens_to_earn_back
+from pylucebox.width.calibration import Calibrator
+from pylucebox.width.choice import Price, best_of, joint_rates, rates_of, worth_knowing
+from pylucebox.width.costs import Prices
+from pylucebox.width.exploration import Credits
+from pylucebox.width.ledger import Ledger
+from pylucebox.width.lookahead import Lookahead, mood_of
+from pylucebox.width.policy import MAX_WIDTH, CycleContext, CycleObservation, CyclePlan, WidthCosts
+from pylucebox.width.report import Tally
+from pylucebox.width.sequence import SequenceState
+from pylucebox.width.telemetry import WidthTelemetry
+from pylucebox.width.thrift import Thrift
+
+__all__ = ["AdaptiveWidth"]
+
+_ADVANCE: Final = 4.0  # drafts that exploration may owe
+_SURE: Final = 0.7  # chance of a chain from which it is worth seeing more of it
+_ASK_US: Final = 30.0  # what a look at the drafts takes, call and return through Python
+_SPEED_TOKENS: Final = 32  # that a request must have for its speed to count
+_MOST_TRIALS: Final = 2  # of a width that was never timed, in a request
+_MOST_ANCHORS: Final = 3  # cycles to time one of the first widths on a machine nothing is known of
+_HOPE: Final = 0.35  # of the way to its guessed price, an untimed width is priced
+_LEAD: Final = 1.01
+_OUTLIER: Final = 1.5  # times its price, the most a cycle counts as
+
+_VERSION: Final = 1  # of snapshots
+_PLAIN: Final = CyclePlan(1, 0)
+
+
+class AdaptiveWidth:
+    """Adaptive verify width; a `DraftPolicy`.
+
+    Parameters
+    ----------
+    costs
+        What cycles cost, from a sweep or a file. Without them the first cycles of the first request find out.
+    clock
+        Nanoseconds, to keep the policy's own time below a hundredth of the cycles'.
+    """
+
+    def __init__(self, costs: WidthCosts | None = None, *, clock: Callable[[], int] = perf_counter_ns) -> None:
+        self._clock = clock
+        self._book = CostBook(costs)
+        self._calibrator = Calibrator()
+        self._carried = Acceptance()
+        self._sequences: dict[int, SequenceState] = {}
+        self._speed_seen = 0.0  # tokens per us of earlier requests
+        self._start()
+
+    # ---- requests
+
+    def begin(self, n_seq: int, max_width: int) -> None:  # noqa: ARG002 - each cycle says how many take part
+        """Start a request or a batch of requests."""
+        if self._sequences:
+            self._carried = self._sequences[min(self._sequences)].acceptance.successor()
+        if self._tokens >= _SPEED_TOKENS:
+            speed = self._tokens / self._took_us
+            self._speed_seen = 0.5 * (self._speed_seen + speed) if self._speed_seen else speed
+        self._calibrator.begin()
+        self._start()
+
+    def _start(self) -> None:
+        self._model = self._book.at(1, 0)
+        prices = self._model.prices
+        rates = rates_of(self._carried.rates(), MAX_DRAFT, prices)
+        k = best_of(rates, 0)
+        tokens = expected_tokens(self._carried.rates())[k]
+        self._price = Price(tokens, tokens / rates[k])
+        self._lookahead = Lookahead()
+        self._lookahead.refresh_all(self._price.per_us(prices.verify[0]), prices)
+        self._sequences = {}
+        self._ledger = Ledger()
+        self._credits = Credits(prices.draft[MAX_DRAFT])
+        self._thrift = Thrift()
+        self._tally = Tally()
+        self._trials = [0] * MAX_WIDTH
+        self._uses_probs = True
+        self._tokens = 0
+        self._took_us = 0.0
+        self._joint = 0  # drafts that all sequences of a pass verify
+        self._joint_looks = False
+        self._pass = _Pass()
+        self._members: list[int] = []  # of the last pass
+
+    def load_costs(self, costs: WidthCosts) -> None:
+        """Take measured costs in place of all that is known of costs so far. Call it between requests."""
+        self._book = CostBook(costs)
+        self._start()
+
+    def worth_drafting(self, prompt_tokens: int, max_tokens: int) -> str | None:
+        """Return None, or why a request of this size should do without MTP."""
+        model = self._book.at(1, prompt_tokens)
+        if not model.known or model.prefill_us_per_token <= 0.0:
+            return None
+        prices = model.prices
+        for acceptance, seen in ((self._carried.rates(), self._speed_seen), ([1.0] * MAX_DRAFT, 0.0)):
+            speed = max(seen, *rates_of(acceptance, MAX_DRAFT, prices))
+            needed = tokens_to_earn_back(prompt_tokens, model.prefill_us_per_token, prices.verify[0], speed)
+            if needed is not None:
+                break  # else ask whether the best conceivable text would do
+        if needed is not None and max_tokens >= needed:
+            return None
+        when = "it never earns back" if needed is None else f"it earns back after about {needed:.0f} tokens"
+        return f"MTP makes a prompt of {prompt_tokens} tokens slower, which {when}; max_tokens is {max_tokens}"
+
+    # ---- planning
+
+    def choose(self, seq: int, context: CycleContext) -> int:
+        """Return the width of the next cycle by counting, for callers that cannot show probabilities."""
+        self._uses_probs = False
+        return self.plan(seq, context).width
+
+    def plan(self, seq: int, context: CycleContext) -> CyclePlan:
+        """Return what the next cycle should do for a sequence."""
+        began = self._clock()
+        plan = self._plan(seq, context)
+        self._thrift.spend(self._clock() - began)
+        return plan
+
+    def _plan(self, seq: int, context: CycleContext) -> CyclePlan:
+        n_active = max(1, context.n_active)
+        state = self._sequences.get(seq)
+        if state is None or context.n_past < state.n_past:  # a new request took the place of a finished one
+            state = self._sequences[seq] = SequenceState(self._carried.successor())
+        opens = not self._pass.members or seq in self._pass.members
+        if opens:  # a pass that was not observed to its end is forgotten
+            self._pass = _Pass()
+            self._thrift.next_cycle()
+            if not self._thrift.light:
+                self._model = self._book.at(n_active, context.n_past)
+        self._pass.members.append(seq)
+        widest = min(context.max_width, context.max_tokens_left, MAX_WIDTH // n_active)
+        state.plan(context.n_past, max(0, widest - 1))
+        if n_active > 1:
+            return self._plan_joint(state, n_active, context.max_width, opens=opens)
+        if not state.limit:
+            state.reason = "limit"
+            return _PLAIN
+        return self._plan_alone(state)
+
+    def _affordable(self, limit: int) -> int:
+        """Return the most drafts that the ledger allows."""
+        verify, draft, reject = self._model.prices
+        room = self._ledger.room_us(verify[0])
+        k = limit
+        while k and verify[k] + draft[k] + reject - verify[0] > room:
+            k -= 1
+        return k
+
+    def _plan_alone(self, state: SequenceState) -> CyclePlan:
+        untimed = self._untimed(state.limit)
+        if untimed is not None:
+            state.reason = "cold start"
+            return CyclePlan(untimed + 1, untimed)
+        state.limit = self._affordable(state.limit)
+        if state.limit == 0:
+            state.reason = "ledger"
+            return self._parked(state, ask=False)
+        prices = self._model.prices
+        if self._uses_probs and self._calibrator.better:
+            if not self._thrift.light:
+                state.recent.refresh()
+            if self._thrift.generous:
+                self._lookahead.refresh(self._price.per_us(prices.verify[0]), prices)
+            if self._lookahead.threshold[0][state.mood] > 1.0:
+                return self._parked(state, ask=True)
+            first = self._without_asking(state, 1)
+            return CyclePlan(first + 1, first, True)
+        if self._thrift.light:
+            k = min(state.k, state.limit)
+            return CyclePlan(k + 1, k)
+        return self._plan_by_counts(state, prices)
+
+    def _plan_by_counts(self, state: SequenceState, prices: Prices) -> CyclePlan:
+        rates = rates_of(state.acceptance.rates(), state.limit, prices)
+        k = state.k = best_of(rates, state.k)
+        untimed = self._hopeful(state, rates)
+        if untimed is not None:
+            return CyclePlan(untimed + 1, untimed)
+        n_draft = k
+        if k < state.limit:
+            wanted = worth_knowing(state.acceptance, k, state.limit, prices)
+            if wanted > k and self._credits.pay_value(prices.draft[wanted] - prices.draft[k]):
+                n_draft = wanted
+            elif self._looks(state, k):
+                n_draft = k + 1
+        return CyclePlan(k + 1, n_draft)
+
+    def _parked(self, state: SequenceState, *, ask: bool) -> CyclePlan:
+        """Verify nothing, but draft once where the floor of exploration can pay."""
+        prices = self._model.prices
+        may = prices.draft[1] <= self._ledger.room_us(prices.verify[0])
+        return CyclePlan(1, 1, ask) if may and self._looks(state, 0) else _PLAIN
+
+    def _looks(self, state: SequenceState, depth: int) -> bool:
+        """Pay for a draft after `depth` others that seems to be worth nothing: what is known of it may be outdated."""
+        draft = self._model.prices.draft
+        price_us = draft[depth + 1] - draft[depth]
+        # After one that would have held, look again at once: easier text has perhaps begun.
+        return self._credits.pay_floor(price_us, debt_us=_ADVANCE * price_us if state.hopes else 0.0)
+
+    def _untimed(self, limit: int) -> int | None:
+        """Return one of the first widths to time on a machine that nothing is known of."""
+        if self._model.source != "none":
+            return None
+        for k in (min(2, limit), 0, limit):
+            if not self._model.timed(k + 1) and self._trials[k] < _MOST_ANCHORS:
+                self._trials[k] += 1
+                return k
+        return None
+
+    def _hopeful(self, state: SequenceState, rates: Sequence[float]) -> int | None:
+        """Return a width that was never timed and, priced with some hope, would be the fastest."""
+        verify, draft, reject = self._model.prices
+        best = max(rates)
+        tokens = expected_tokens(state.acceptance.rates())
+        timed_us = verify[0]
+        for k in range(1, len(rates)):
+            if self._model.timed(k + 1):
+                timed_us = verify[k]
+                continue
+            price = timed_us + _HOPE * (verify[k] - timed_us) + draft[k] + reject
+            if self._trials[k] < _MOST_TRIALS and tokens[k] / price > _LEAD * best:
+                self._trials[k] += 1
+                return k
+        return None
+
+    def _plan_joint(self, state: SequenceState, n_active: int, max_width: int, *, opens: bool) -> CyclePlan:
+        """Return the share of a sequence in a pass of several, which all verify the same width."""
+        if opens and not self._thrift.light:
+            texts = [self._sequences[seq] for seq in self._members if seq in self._sequences] or [state]
+            prices = self._model.prices
+            rates = joint_rates(
+                [(text.acceptance.rates(), text.limit) for text in texts],
+                n_active,
+                min(max_width, MAX_WIDTH // n_active),
+                prices,
+                self._ledger.room_us(prices.verify[n_active - 1]),
+            )
+            k = self._joint = best_of(rates, self._joint)
+            # One more step of the common chain, paid once, shows a draft of each sequence.
+            self._joint_looks = k < MAX_DRAFT and self._credits.pay_floor(prices.draft[k + 1] - prices.draft[k])
+        k = min(self._joint, state.limit)
+        return CyclePlan(k + 1, min(k + self._joint_looks, state.limit))
+
+    # ---- looking at drafts
+
+    def decide(self, seq: int, probs: Sequence[float]) -> tuple[int, int]:
+        """Look at the drafts made so far; return the rows to verify and the drafts to make before asking again."""
+        began = self._clock()
+        decision = self._decide(self._sequences[seq], probs)
+        self._thrift.spend(self._clock() - began)
+        return decision
+
+    def _decide(self, state: SequenceState, probs: Sequence[float]) -> tuple[int, int]:
+        chances = state.chances = self._calibrator.chances(probs, state.recent)
+        threshold, limit = self._lookahead.threshold, state.limit
+        reach, stop = 1.0, 0
+        for depth, chance in enumerate(chances, 1):
+            reach *= chance
+            if depth >= limit or reach < threshold[depth][mood_of(chance)]:
+                stop = depth
+                break
+        if not stop:
+            n_made = len(chances)
+            return n_made + 1, self._without_asking(state, n_made + 1) - n_made
+        if stop == len(chances) < limit and reach > _SURE and self._looks(state, stop):
+            return stop + 1, 1
+        state.stop = stop
+        return self._worth_verifying(chances, limit) + 1, 0
+
+    def _without_asking(self, state: SequenceState, depth: int) -> int:
+        """Return how deep to draft when `depth` is sure: on while a look costs more than the drafts it would spare."""
+        draft = self._model.prices.draft
+        while depth < state.limit and (1.0 - state.goes_on[depth]) * (draft[depth + 1] - draft[depth]) < _ASK_US:
+            depth += 1
+        return depth
+
+    def _worth_verifying(self, chances: Sequence[float], limit: int) -> int:
+        """Return how many of the drafts pay for their rows."""
+        verify, _, reject = self._model.prices
+        price = self._price.per_us(verify[0])
+        best, best_gain, tokens, reach = 0, 0.0, 0.0, 1.0
+        for k, chance in enumerate(chances[:limit], 1):
+            reach *= chance
+            tokens += reach
+            gain = tokens - price * (verify[k] - verify[0] + (1.0 - reach) * reject)
+            if gain > best_gain:
+                best, best_gain = k, gain
+        return best
+
+    # ---- learning
+
+    def observe(self, seq: int, observation: CycleObservation) -> None:
+        """Learn from a finished cycle."""
+        began = self._clock()
+        state = self._sequences.get(seq)
+        if state is None:  # by a caller that did not plan
+            state = self._sequences[seq] = SequenceState(self._carried.successor())
+        n_tokens = len(observation.tokens) or observation.n_accepted + 1
+        self._tally.add(observation, n_tokens, state.reason)
+        self._pass.add(observation, n_tokens)
+        if self._pass.n_observed >= max(1, observation.n_active):
+            self._close_pass(observation)
+        if self._thrift.light:
+            state.shadows.clear()
+        else:
+            self._learn_text(state, observation)
+        self._thrift.spend(self._clock() - began)
+
+    def _learn_text(self, state: SequenceState, observation: CycleObservation) -> None:
+        self._learn_labels(state, observation)
+        if not observation.n_drafted:
+            return
+        self._uses_probs = bool(observation.draft_probs)
+        if self._uses_probs:
+            chances = state.chances
+            if len(chances) != len(observation.draft_probs):  # not shown before they were verified
+                chances = self._calibrator.chances(observation.draft_probs, state.recent)
+            self._lookahead.learn(chances, state.mood)
+            state.mood = mood_of(chances[0])
+            state.keep_habit()
+
+    def _learn_labels(self, state: SequenceState, observation: CycleObservation) -> None:
+        rates = list(state.acceptance.rates())
+        state.hopes = False
+        for label in state.labels(observation):
+            state.acceptance.learn(label.depth, label.held)
+            state.recent.learn(label.held)
+            if label.probability is not None:
+                self._calibrator.learn(label.depth, label.probability, label.odds, label.held, rates[label.depth])
+            self._tally.label(label.depth, label.held)
+            state.hopes = label.held and label.depth >= observation.n_verified
+
+    def _close_pass(self, last: CycleObservation) -> None:
+        """Account for a cycle once all its sequences have reported."""
+        done, self._pass = self._pass, _Pass()
+        self._members = done.members
+        n_active = max(1, last.n_active)
+        n_rows = max(1, last.n_rows)
+        verify, draft, reject = self._model.prices
+        price_us = verify[min(n_rows, MAX_WIDTH) - 1] + draft[done.n_drafted] + reject
+        took_us = max(1.0, last.draft_us + last.verify_us + last.rollback_us)
+        self._thrift.earn(took_us)
+        counted_us = min(took_us, _OUTLIER * price_us)
+        # Each sequence of a plain pass gets one token for the price of the whole.
+        n_each = done.n_tokens / n_active
+        plain_us = verify[min(n_active, MAX_WIDTH) - 1]
+        if n_rows > n_active:
+            self._ledger.drafted(counted_us, n_each, plain_us)
+        else:
+            self._ledger.plain(min(last.draft_us, _OUTLIER * draft[done.n_drafted]), n_each, plain_us)
+        self._price.earn(done.n_tokens, counted_us)
+        self._credits.earn(counted_us, draft[MAX_DRAFT])
+        if n_active == 1:
+            self._tokens += done.n_tokens
+            self._took_us += took_us
+        if self._thrift.light or last.shared_prefill:
+            return
+        self._model.learn_verify(n_rows, last.verify_us, built=last.graph_built)
+        if done.n_drafted and not last.draft_graph_built:
+            self._model.learn_draft(done.n_drafted, last.draft_us)
+        if n_rows > n_active and not last.graph_built:
+            self._model.learn_rest(done.rejected, last.rollback_us)
+
+    # ---- keeping
+
+    def telemetry(self) -> WidthTelemetry:
+        """Return the figures of the request so far."""
+        first = self._sequences[min(self._sequences)] if self._sequences else SequenceState(self._carried)
+        verify, draft, reject = self._model.prices
+        confidence, counts = self._calibrator.brier
+        return self._tally.report(
+            expected_acceptance=tuple(first.acceptance.rates()),
+            verify_us=tuple(verify),
+            draft_us=tuple(draft[1:]),
+            reject_us=reject,
+            price_tokens_per_ms=1000.0 * self._price.per_us(verify[0]),
+            uses_confidence=self._uses_probs and self._calibrator.better,
+            confidence_brier=confidence,
+            counts_brier=counts,
+            credit_us=self._credits.floor_us + self._credits.value_us,
+            credit_spent_us=self._credits.spent_us,
+            ledger_us=self._ledger.lost_us,
+            ledger_max_us=self._ledger.worst_us,
+            costs_source=self._model.source,
+        )
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what outlives a request, for JSON: costs, and what probabilities mean. Texts are not part of it."""
+        return {"version": _VERSION, "costs": self._book.snapshot(), "calibrator": self._calibrator.snapshot()}
+
+    def load(self, stored: Mapping[str, Any]) -> None:
+        """Continue from a snapshot. Call it between requests.
+
+        Raises
+        ------
+        InvalidArgumentError
+            It is no snapshot of this version; nothing has changed then.
+        """
+        try:
+            if stored["version"] != _VERSION:
+                raise ValueError("another version")
+            book, calibrator = CostBook.restored(stored["costs"]), Calibrator.restored(stored["calibrator"])
+        except (KeyError, TypeError, ValueError) as error:
+            allowed = "a dictionary as AdaptiveWidth.snapshot makes it"
+            raise InvalidArgumentError(argument="stored", value=stored, allowed=allowed) from error
+        self._book, self._calibrator = book, calibrator
+        self._start()
+
+
+class _Pass:
+    """A cycle of one or several sequences, as far as they have planned and reported."""
+
+    def __init__(self) -> None:
+        self.members: list[int] = []
+        self.n_observed = 0
+        self.n_tokens = 0
+        self.n_drafted = 0
+        self.rejected = False
+
+    def add(self, observation: CycleObservation, n_tokens: int) -> None:
+        self.n_observed += 1
+        self.n_tokens += n_tokens
+        self.n_drafted = max(self.n_drafted, observation.n_drafted)
+        self.rejected |= observation.n_accepted < observation.n_verified

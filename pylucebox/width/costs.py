@@ -1,0 +1,231 @@
+"""What cycles cost here: per row count, shrunk to a line where it was seldom measured.
+
+A verify step's time is kept by its rows, because kernels change with them: costs have cliffs and plateaus that no line
+describes. Where measurements are few or old, a line through all of them is the better guess.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from pylucebox._stats import MAX_DRAFT
+from pylucebox.width.policy import MAX_WIDTH, WidthCosts
+
+__all__ = ["CostModel", "Prices"]
+
+_SHAPE: Final = tuple(1.0 + 0.25 * row for row in range(MAX_WIDTH))  # of a machine nothing is known of, in plain steps
+_DRAFT_SHARE: Final = 0.07  # of a plain step, a draft on such a machine
+_MOST_SAMPLES: Final = 32.0  # that a mean remembers
+_SWEEP_SAMPLES: Final = 3.0  # that a figure from elsewhere counts as
+_SPREAD: Final = 1.25  # a sample counts as at most so much more or less than the mean
+_SHRINK: Final = 3.0  # samples that the line weighs against a mean
+_SHAPE_WEIGHT: Final = 0.25
+_AGEING: Final = 0.997  # of a mean's weight, per cycle of another row count
+_COMMON: Final = 1 / 24  # share of a deviation that is put down to the clock of the machine or to the context
+_NEWS: Final = 12  # samples after which prices are computed anew
+_MOST_BUILDS: Final = 2  # after so many builds of a row count, building is what it costs
+
+
+class Prices(NamedTuple):
+    """What the parts of a cycle cost, in microseconds.
+
+    Attributes
+    ----------
+    verify
+        A verify step of 1 to 8 rows; entry k is that of k drafts in one sequence.
+    draft
+        A chain of 0 to 7 drafts.
+    reject
+        A rejection.
+    """
+
+    verify: list[float]
+    draft: list[float]
+    reject: float
+
+
+class CostModel:
+    """Times of verify steps, drafts and rejections, in microseconds.
+
+    Parameters
+    ----------
+    costs
+        Where to start from; None if nothing is known.
+    """
+
+    def __init__(self, costs: WidthCosts | None = None) -> None:
+        self.source = "none" if costs is None else costs.source
+        self.prefill_us_per_token = 0.0 if costs is None else costs.mtp_prefill_us_per_token
+        known = costs is not None
+        self._shape = _SHAPE if costs is None else costs.verify_us
+        self._mean = [figure if known else 0.0 for figure in self._shape]
+        self._count = [_SWEEP_SAMPLES if known else 0.0] * MAX_WIDTH
+        self._n_skipped = [0] * MAX_WIDTH
+        self._factor = 1.0
+        self._draft_shape = tuple(_DRAFT_SHARE * (n + 1) for n in range(MAX_DRAFT)) if costs is None else costs.draft_us
+        self._draft_scale = 1.0 if known else 0.0  # 0: not measured
+        self._draft_count = _SWEEP_SAMPLES if known else 0.0
+        self._reject_us = 0.0 if costs is None else costs.reject_us
+        self._clean_us = 0.0
+        self._reject_count = _SWEEP_SAMPLES if known else 0.0
+        self._clean_count = 0.0
+        self._prices: Prices | None = None
+        self._n_news = 0
+
+    # ---- prices
+
+    @property
+    def prices(self) -> Prices:
+        """All prices; the lists are shared, do not change them."""
+        if self._prices is None:
+            verify = self._verify()
+            scale = self._draft_scale * self._factor if self._draft_count else verify[0]
+            draft = [0.0, *(scale * figure for figure in self._draft_shape)]
+            reject = max(0.0, self._reject_us - self._clean_us) * self._factor
+            self._prices = Prices(verify, draft, reject)
+        return self._prices
+
+    def timed(self, n_rows: int) -> bool:
+        """Tell whether a step of so many rows was ever measured."""
+        return self._count[n_rows - 1] > 0.0
+
+    @property
+    def known(self) -> bool:
+        """Whether anything was ever measured."""
+        return any(self._count)
+
+    def _verify(self) -> list[float]:
+        mean, count = self._mean, self._count
+        total = sum(count)
+        if not total:
+            return list(self._shape)
+        scale = sum(n * m for n, m in zip(count, mean, strict=True))
+        scale /= sum(n * s for n, s in zip(count, self._shape, strict=True))
+        base, slope = self._line(scale)
+        prices = []
+        for row in range(MAX_WIDTH):
+            line = base + slope * row
+            price = (count[row] * mean[row] + _SHRINK * line) / (count[row] + _SHRINK)
+            prices.append(self._factor * price)
+        return prices
+
+    def _line(self, scale: float) -> tuple[float, float]:
+        """Fit base and slope to all means, and with little weight to the shape."""
+        weight = at = at2 = cost = cost_at = 0.0
+        for row, (mean, count, shape) in enumerate(zip(self._mean, self._count, self._shape, strict=True)):
+            w = min(count, 16.0)
+            for share, value in ((w, mean), (_SHAPE_WEIGHT, scale * shape)):
+                weight += share
+                at += share * row
+                at2 += share * row * row
+                cost += share * value
+                cost_at += share * value * row
+        spread = weight * at2 - at * at
+        slope = max(0.0, (weight * cost_at - at * cost) / spread)
+        base = (cost - slope * at) / weight
+        return max(base, 0.05 * cost / weight), slope
+
+    # ---- samples
+
+    def learn_verify(self, n_rows: int, took_us: float, *, built: bool) -> None:
+        """Take the time of a step; one in which a graph was built tells nothing, unless they all build."""
+        row = n_rows - 1
+        if not 0 <= row < MAX_WIDTH:
+            return
+        fresh = self._count[row] == 0.0
+        if built and self._n_skipped[row] < _MOST_BUILDS:
+            self._n_skipped[row] += 1
+            return
+        if fresh:
+            self._mean[row], self._count[row] = took_us / self._factor, 1.0
+            self._prices = None
+            return
+        self._outdate()
+        mean = self._mean[row]
+        ratio = min(_SPREAD, max(1 / _SPREAD, took_us / (self._factor * mean)))
+        count = min(self._count[row] + 1.0, _MOST_SAMPLES)
+        for other in range(MAX_WIDTH):
+            self._count[other] *= _AGEING
+        self._count[row] = count
+        self._mean[row] = mean * (1.0 + (ratio - 1.0) / count)
+        self._factor *= 1.0 + (ratio - 1.0) * _COMMON
+        self._factor = min(4.0, max(0.25, self._factor))
+
+    def learn_draft(self, n_drafts: int, took_us: float) -> None:
+        """Take the time of a chain of drafts."""
+        self._outdate()
+        sample = took_us / (self._draft_shape[n_drafts - 1] * self._factor)
+        if self._draft_count:
+            sample = min(_SPREAD, max(1 / _SPREAD, sample / self._draft_scale)) * self._draft_scale
+        count = self._draft_count = min(self._draft_count + 1.0, _MOST_SAMPLES)
+        self._draft_scale += (sample - self._draft_scale) / count
+
+    def learn_rest(self, rejected: bool, took_us: float) -> None:
+        """Take the time after a step, with or without a rejection."""
+        plain_us = self.prices.verify[0]
+        self._outdate()
+        sample = took_us / self._factor
+        if rejected:
+            count = self._reject_count = min(self._reject_count + 1.0, _MOST_SAMPLES)
+            if count > 2.0:
+                sample = min(sample, 3.0 * self._reject_us + plain_us / 8)
+            self._reject_us += (sample - self._reject_us) / count
+        else:
+            count = self._clean_count = min(self._clean_count + 1.0, _MOST_SAMPLES)
+            sample = min(sample, plain_us)
+            self._clean_us += (sample - self._clean_us) / count
+
+    def _outdate(self) -> None:
+        """Have prices computed anew after some samples; none of them moves a price by much."""
+        self._n_news += 1
+        if self._n_news >= _NEWS:
+            self._n_news = 0
+            self._prices = None
+
+    # ---- keeping
+
+    def relative(self) -> CostModel:
+        """Return a model for other circumstances, that starts from the prices of this one and soon knows better."""
+        other = CostModel()
+        other.source = self.source
+        other.prefill_us_per_token = self.prefill_us_per_token
+        other._shape, other._draft_shape = self._shape, self._draft_shape
+        if self.known:
+            other._shape = tuple(self.prices.verify)
+            other._mean = list(other._shape)
+            other._count = [_SWEEP_SAMPLES if n else 0.0 for n in self._count]
+        if self._draft_count:
+            other._draft_scale = self._draft_scale * self._factor
+            other._draft_count = _SWEEP_SAMPLES
+        other._reject_us = self.prices.reject
+        other._reject_count = min(self._reject_count, _SWEEP_SAMPLES)
+        return other
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state for JSON."""
+        return {
+            "source": self.source,
+            "prefill_us_per_token": self.prefill_us_per_token,
+            "shape": list(self._shape),
+            "mean": list(self._mean),
+            "count": list(self._count),
+            "factor": self._factor,
+            "draft_shape": list(self._draft_shape),
+            "draft": [self._draft_scale, self._draft_count],
+            "rest": [self._reject_us, self._reject_count, self._clean_us, self._clean_count],
+        }
+
+    @classmethod
+    def restored(cls, stored: dict[str, Any]) -> CostModel:
+        """Return the model that `snapshot` described."""
+        model = cls()
+        model.source = str(stored["source"])
+        model.prefill_us_per_token = float(stored["prefill_us_per_token"])
+        model._shape = tuple(map(float, stored["shape"]))
+        model._mean = [float(figure) for figure in stored["mean"]]
+        model._count = [float(figure) for figure in stored["count"]]
+        model._factor = float(stored["factor"])
+        model._draft_shape = tuple(map(float, stored["draft_shape"]))
+        model._draft_scale, model._draft_count = map(float, stored["draft"])
+        model._reject_us, model._reject_count, model._clean_us, model._clean_count = map(float, stored["rest"])
+        return model
