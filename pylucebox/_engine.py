@@ -91,11 +91,9 @@ class Engine(EngineFacts):
         Norm of the hidden state that enters the MTP block: ``"full"`` is one RMS over all hyper-connection streams, as
         the model was trained; ``"per-stream"`` is for files made for the other reading; ``"file"`` does what the file
         says, and ``"full"`` when it says nothing. Changes how many drafts hold, never the text.
-    draft_vocab
+    draft_vocab, draft_chain
         Tokens that can be drafted: a number (special ones, then the lowest ids), the path of a file of ids, or
-        ``"off"`` for all. Fewer make drafts cheaper, and fewer of them hold; the text is the same.
-    draft_chain
-        False gives each draft a launch of its own, for comparison.
+        ``"off"`` for all; fewer make drafts cheaper. False gives each draft a launch of its own, for comparison.
     width_policy
         Chooses the widths when `verify_width` is 0; None takes `PlaceholderWidth`.
     width_costs

@@ -31,7 +31,7 @@ from pylucebox._session import (
 from pylucebox._spec import SpecReason, spec_inactive
 from pylucebox._stats import MAX_DRAFT, RequestStats, StatsAccumulator
 from pylucebox._text import TextAssembler
-from pylucebox.width import WidthPolicy
+from pylucebox.width import WidthPolicy, WidthTelemetry
 
 TokenBytes = Callable[[int], bytes]
 Cycle = tuple[SeqCycle, CycleTimes, int]
@@ -94,6 +94,7 @@ class Run:
         self._cycles: list[Cycle] = []
         self._final_stats: RequestStats | None = None
         self._error: SamplingError | None = None
+        self._telemetry: WidthTelemetry | None = None
 
     def start(self, progress: Progress | None = None) -> None:
         """Run the prompt and take the first token; a cancelled prompt ends the run.
@@ -251,6 +252,8 @@ class Run:
 
     def _end(self, reason: FinishReason) -> None:
         self.finish_reason = reason
+        if self._driver is not None:
+            self._telemetry = self._driver.telemetry()  # now, since the next request starts it anew
         if not self._reads_text:
             self._texts.append(self._assembler.push(b"".join(map(self._token_bytes, self._tokens))))
         self._texts.append(self._assembler.finish())
@@ -295,7 +298,8 @@ class Run:
         for result, times, wall_ns in self._cycles:
             total.add_cycle(
                 n_tokens=len(result.tokens),
-                n_drafted=result.n_verified,
+                n_drafted=result.n_drafted,
+                n_verified=result.n_verified,
                 n_accepted=result.n_accepted,
                 wall_us=wall_ns / 1000,
                 draft_us=times.draft_us,
@@ -325,6 +329,7 @@ class Run:
             stats=self.stats(),
             spec=self._request.spec,
             seed=self._request.seed,
+            telemetry=self._telemetry,
         )
 
 

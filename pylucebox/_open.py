@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from pylucebox._backends import system_info
 from pylucebox._dispatch import Dispatch, Promise, back_end, check_caches, decide_spec, dispatch
-from pylucebox._drafting import DraftVocab, decide_draft_vocab, memory_note, path_note
+from pylucebox._drafting import DEFAULT_DRAFT_VOCAB, DraftVocab, decide_draft_vocab, memory_note, path_note
 from pylucebox._errors import (
     CancelledError,
     InvalidArgumentError,
@@ -75,8 +75,8 @@ class EngineOptions:
     cache_type_k: str
     cache_type_v: str
     hidden_norm: HiddenNorm
-    draft_vocab: int | StrPath
-    draft_chain: bool
+    draft_vocab: int | StrPath = DEFAULT_DRAFT_VOCAB
+    draft_chain: bool = True
 
     def __post_init__(self) -> None:
         _path("model", self.model, "the path of a GGUF file")
@@ -226,8 +226,8 @@ def session_options(options: EngineOptions, model: Model, *, max_width: int) -> 
         flash_attn=options.flash_attn,
         cache_type_k=options.cache_type_k,
         cache_type_v=options.cache_type_v,
-        n_kept_graphs=DEFAULT_KEPT_GRAPHS if n_kept_graphs is None else _kept_graphs(n_kept_graphs),
         draft_chain=options.draft_chain,
+        n_kept_graphs=DEFAULT_KEPT_GRAPHS if n_kept_graphs is None else _kept_graphs(n_kept_graphs),
     )
 
 

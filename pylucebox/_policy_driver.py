@@ -9,7 +9,14 @@ from typing import Any
 from pylucebox._errors import InvalidArgumentError
 from pylucebox._session import CycleTimes, SeqCycle
 from pylucebox._stats import MAX_DRAFT
-from pylucebox.width import CycleContext, CycleObservation, DraftPolicy, WidthPolicy, check_choice
+from pylucebox.width import (
+    CycleContext,
+    CycleObservation,
+    DraftPolicy,
+    WidthPolicy,
+    WidthTelemetry,
+    check_choice,
+)
 
 __all__ = ["PolicyDriver"]
 
@@ -50,6 +57,10 @@ class PolicyDriver:
     def reason_against(self, prompt_tokens: int, max_tokens: int) -> str | None:
         """Return why a request of this size should do without MTP, or None."""
         return None if self._drafts is None else self._drafts.worth_drafting(prompt_tokens, max_tokens)
+
+    def telemetry(self) -> WidthTelemetry | None:
+        """Return what the policy tells of the request so far, or None if it tells nothing."""
+        return None if self._drafts is None else self._drafts.telemetry()
 
     def choose(self, n_past: int, n_left: int, n_active: int) -> None:
         """Let the policy choose `width` and `n_first`.

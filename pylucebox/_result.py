@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pylucebox._errors import LuceboxError
 from pylucebox._spec import SpecState
 from pylucebox._stats import RequestStats
+from pylucebox.width import WidthTelemetry
 
 __all__ = ["ChatCompletion", "Completion", "CycleInfo", "FinishReason", "Step", "TokenLogprob", "token_digest"]
 
@@ -172,6 +173,8 @@ class Completion:
         Whether drafts were made, and if not, why.
     seed
         Seed the sampler ran with; None when it was greedy.
+    telemetry
+        What the width policy did and why, over all requests that ran together so far; None without a `DraftPolicy`.
     """
 
     text: str
@@ -184,6 +187,7 @@ class Completion:
     spec: SpecState
     seed: int | None = None
     error: LuceboxError | None = None
+    telemetry: WidthTelemetry | None = None
 
     @property
     def digest(self) -> str:
@@ -204,6 +208,7 @@ class Completion:
             "seed": self.seed,
             "error": None if self.error is None else str(self.error),
             "digest": self.digest,
+            "telemetry": None if self.telemetry is None else self.telemetry.as_dict(),
         }
 
 

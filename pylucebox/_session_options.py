@@ -11,6 +11,7 @@ DEFAULT_KEPT_GRAPHS: Final = 16
 """Twice the widths of a verify step, or of a first draft: sequences that run together make more kinds of steps."""
 
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
     """How to open a session; fields and defaults are those of ``lucebox_session_params``.
@@ -34,6 +35,9 @@ class SessionOptions:
     mtp_kv_in_trunk
         The trunk's graph writes K and V of the MTP block too, where it can; otherwise the block reads prompts and
         accepted tokens in passes of its own. Drafts are the same.
+    n_kept_graphs
+        Graphs of steps with few rows to keep, for the trunk and for the MTP block, 0 to 64. A step whose graph is kept
+        builds none; 0 keeps only the last.
     draft_chain
         Make all drafts of a cycle in one launch, where that can be had; otherwise each has its own.
     n_kept_graphs
@@ -51,6 +55,7 @@ class SessionOptions:
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     mtp_kv_in_trunk: bool = True
+    n_kept_graphs: int = DEFAULT_KEPT_GRAPHS
     draft_chain: bool = True
     n_kept_graphs: int = DEFAULT_KEPT_GRAPHS
 
@@ -71,6 +76,8 @@ class SessionInfo:
         The same of the MTP block.
     mtp_kv_in_trunk
         In force; `NativeSession.own_pass_reason` says why not.
+    kept_graphs_bytes
+        Host memory of the most graphs that may be kept; each takes its part when it is first used.
     draft_chain
         Whether all drafts of a cycle are made in one launch; if not, `NativeSession.why_stepwise` says why.
     kept_graphs_bytes
@@ -87,5 +94,6 @@ class SessionInfo:
     mtp_context_bytes: int
     mtp_compute_bytes: int
     mtp_kv_in_trunk: bool
+    kept_graphs_bytes: int
     draft_chain: bool
     kept_graphs_bytes: int

@@ -67,6 +67,7 @@ REAL_WIDTHS = TinySpec(
     ssm_d_state=128,
     ssm_n_group=16,
     ssm_dt_rank=48,
+    n_expert=N_EXPERT_WRITTEN,
     n_expert_used=10,
     n_ff_exp=640,
     n_ff_shexp=640,

@@ -51,8 +51,9 @@ def cost_key(options: EngineOptions, info: ModelInfo, n_threads: tuple[int, int]
     except OSError as error:
         _log.info("the costs of widths cannot be stored: %s", error)
         return None
-    names = ("n_seq", "n_ubatch", "device", "n_gpu_layers", "flash_attn", "cache_type_k", "cache_type_v")
+    names = ("n_seq", "n_ubatch", "device", "n_gpu_layers", "flash_attn", "cache_type_k", "cache_type_v", "draft_chain")
     settings = [(name, str(getattr(options, name))) for name in names]
+    settings.append(("n_draft_vocab", str(info.n_draft_vocab)))
     return CostKey(
         model=tuple(files),
         settings=(*settings, ("n_threads", str(n_threads))),

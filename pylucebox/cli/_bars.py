@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import TextIO
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
-_LEVELS = " ▁▂▃▄▅▆▇█"
 
 
 def is_drawable(out: TextIO = sys.stdout) -> bool:
     """Tell whether a stream is a terminal that can show block characters."""
     try:
-        "".join((_EIGHTHS, _LEVELS)).encode(out.encoding or "ascii")
+        _EIGHTHS.encode(out.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
         return False
     return out.isatty()
@@ -26,10 +24,3 @@ def bar(share: float, width: int, *, drawn: bool) -> str:
         return "#" * round(share * width)
     eighths = round(share * width * 8)
     return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
-
-
-def levels(values: Sequence[float], most: float, *, drawn: bool) -> str:
-    """Return one character for each value from 0 to `most`: a block of that height if `drawn`, else the digit."""
-    if not drawn:
-        return "".join(str(min(9, round(value))) for value in values)
-    return "".join(_LEVELS[min(8, max(0, round(8 * value / most)))] for value in values)

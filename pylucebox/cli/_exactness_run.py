@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from pylucebox._drafting import DEFAULT_DRAFT_VOCAB
 from pylucebox._errors import StrPath
 from pylucebox._generate import Run
 from pylucebox._model import Model
@@ -368,6 +367,4 @@ def engine_options(model: StrPath, *, mtp: str, n_ctx: int | None, n_threads: in
         cache_type_k="f16",
         cache_type_v="f16",
         hidden_norm="file",
-        draft_vocab=DEFAULT_DRAFT_VOCAB,
-        draft_chain=True,
     )

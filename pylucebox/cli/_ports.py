@@ -99,8 +99,8 @@ class EngineOptions:
     n_ctx: int | None = None
     n_threads: int | None = None
     device: str = "auto"
-    width_costs: Literal["auto"] | None = "auto"
     draft_vocab: int | str = DEFAULT_DRAFT_VOCAB
+    width_costs: Literal["auto"] | None = "auto"
 
 
 class EngineFactory(Protocol):
@@ -124,7 +124,7 @@ def open_engine(options: EngineOptions) -> EngineLike:
         "n_ctx": options.n_ctx,
         "n_threads": options.n_threads,
         "device": options.device,
-        "width_costs": options.width_costs,
         "draft_vocab": options.draft_vocab,
+        "width_costs": options.width_costs,
     }
     return Engine.demo(**settings) if options.model is None else Engine(options.model, **settings)

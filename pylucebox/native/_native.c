@@ -3582,8 +3582,8 @@ static void _cffi_checkfld__lucebox_session_info(lucebox_session_info *p)
   (void)((p->mtp_context_bytes) | 0);  /* check that 'lucebox_session_info.mtp_context_bytes' is an integer */
   (void)((p->mtp_compute_bytes) | 0);  /* check that 'lucebox_session_info.mtp_compute_bytes' is an integer */
   (void)((p->mtp_kv_in_trunk) | 0);  /* check that 'lucebox_session_info.mtp_kv_in_trunk' is an integer */
-  (void)((p->kept_graphs_bytes) | 0);  /* check that 'lucebox_session_info.kept_graphs_bytes' is an integer */
   (void)((p->draft_chain) | 0);  /* check that 'lucebox_session_info.draft_chain' is an integer */
+  (void)((p->kept_graphs_bytes) | 0);  /* check that 'lucebox_session_info.kept_graphs_bytes' is an integer */
 }
 struct _cffi_align__lucebox_session_info { char x; lucebox_session_info y; };
 
@@ -3603,8 +3603,8 @@ static void _cffi_checkfld__lucebox_session_params(lucebox_session_params *p)
   { char const * *tmp = &p->cache_type_k; (void)tmp; }
   { char const * *tmp = &p->cache_type_v; (void)tmp; }
   (void)((p->mtp_kv_in_trunk) | 0);  /* check that 'lucebox_session_params.mtp_kv_in_trunk' is an integer */
-  (void)((p->n_kept_graphs) | 0);  /* check that 'lucebox_session_params.n_kept_graphs' is an integer */
   (void)((p->draft_chain) | 0);  /* check that 'lucebox_session_params.draft_chain' is an integer */
+  (void)((p->n_kept_graphs) | 0);  /* check that 'lucebox_session_params.n_kept_graphs' is an integer */
 }
 struct _cffi_align__lucebox_session_params { char x; lucebox_session_params y; };
 
@@ -3994,12 +3994,12 @@ static const struct _cffi_field_s _cffi_fields[] = {
   { "mtp_kv_in_trunk", offsetof(lucebox_session_info, mtp_kv_in_trunk),
                        sizeof(((lucebox_session_info *)0)->mtp_kv_in_trunk),
                        _CFFI_OP(_CFFI_OP_NOOP, 39) },
-  { "kept_graphs_bytes", offsetof(lucebox_session_info, kept_graphs_bytes),
-                         sizeof(((lucebox_session_info *)0)->kept_graphs_bytes),
-                         _CFFI_OP(_CFFI_OP_NOOP, 219) },
   { "draft_chain", offsetof(lucebox_session_info, draft_chain),
                    sizeof(((lucebox_session_info *)0)->draft_chain),
                    _CFFI_OP(_CFFI_OP_NOOP, 39) },
+  { "kept_graphs_bytes", offsetof(lucebox_session_info, kept_graphs_bytes),
+                         sizeof(((lucebox_session_info *)0)->kept_graphs_bytes),
+                         _CFFI_OP(_CFFI_OP_NOOP, 219) },
   { "struct_size", offsetof(lucebox_session_params, struct_size),
                    sizeof(((lucebox_session_params *)0)->struct_size),
                    _CFFI_OP(_CFFI_OP_NOOP, 48) },
@@ -4033,12 +4033,12 @@ static const struct _cffi_field_s _cffi_fields[] = {
   { "mtp_kv_in_trunk", offsetof(lucebox_session_params, mtp_kv_in_trunk),
                        sizeof(((lucebox_session_params *)0)->mtp_kv_in_trunk),
                        _CFFI_OP(_CFFI_OP_NOOP, 39) },
-  { "n_kept_graphs", offsetof(lucebox_session_params, n_kept_graphs),
-                     sizeof(((lucebox_session_params *)0)->n_kept_graphs),
-                     _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "draft_chain", offsetof(lucebox_session_params, draft_chain),
                    sizeof(((lucebox_session_params *)0)->draft_chain),
                    _CFFI_OP(_CFFI_OP_NOOP, 39) },
+  { "n_kept_graphs", offsetof(lucebox_session_params, n_kept_graphs),
+                     sizeof(((lucebox_session_params *)0)->n_kept_graphs),
+                     _CFFI_OP(_CFFI_OP_NOOP, 6) },
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {

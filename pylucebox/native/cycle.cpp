@@ -105,6 +105,7 @@ void verify(lucebox_session & s, std::vector<member> & members) {
     for (member & m : members) {
         if (m.state->use_mtp && s.writer) {
             s.drafter->drop(m.seq); // the trunk writes the pair that the chain started from, and those after it
+            s.writer->defer(m.seq, m.width == 1);
         }
         m.first_row = s.batch.add(m.state->last, m.state->n_past, m.seq, true);
         for (int32_t i = 0; i + 1 < m.width; ++i) {
@@ -177,7 +178,7 @@ void roll_back(lucebox_session & s, const member & m) {
         }
     }
     if (state.use_mtp && s.writer) {
-        s.feed_newest(m.seq);
+        s.feed_newest(m.seq, /*others_are_written=*/m.width > 1);
     }
     if (m.result->finish == LUCEBOX_FINISH_NONE && (uint32_t) state.n_past >= s.params.n_ctx) {
         m.result->finish = LUCEBOX_FINISH_CONTEXT;

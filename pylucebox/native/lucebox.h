@@ -245,8 +245,8 @@ typedef struct lucebox_session_params {
     const char * cache_type_k;    /* ggml type name, "f16" by default                                   */
     const char * cache_type_v;
     bool         mtp_kv_in_trunk; /* the trunk's graph writes the K/V of the MTP block, where it can    */
-    int32_t      n_kept_graphs;   /* graphs of few rows to keep, for the trunk and for the MTP block, 0..64 */
     bool         draft_chain;     /* make all drafts of a cycle in one launch, where that can be had      */
+    int32_t      n_kept_graphs;   /* graphs of few rows to keep, for the trunk and for the MTP block, 0..64 */
 } lucebox_session_params;
 
 typedef struct lucebox_session_info {
@@ -261,8 +261,8 @@ typedef struct lucebox_session_info {
     uint64_t mtp_context_bytes;
     uint64_t mtp_compute_bytes;
     bool     mtp_kv_in_trunk; /* in force: prompts take no pass of the MTP block */
-    uint64_t kept_graphs_bytes;  /* host memory of the most graphs that may be kept; each takes it at its first use */
     bool     draft_chain;  /* all drafts of a cycle are made in one launch; if not, lucebox_session_why_stepwise() */
+    uint64_t kept_graphs_bytes;  /* host memory of the most graphs that may be kept; each takes it at its first use */
 } lucebox_session_info;
 
 enum lucebox_finish {

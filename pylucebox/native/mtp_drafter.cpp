@@ -66,12 +66,11 @@ void mtp_drafter::feed(int32_t seq, llama_token next, llama_pos pos, const float
     s.hidden.insert(s.hidden.end(), hidden, hidden + width);
 }
 
-void mtp_drafter::feed_only(int32_t seq, llama_token next, llama_pos pos, const float * hidden) {
+void mtp_drafter::forget_waiting(int32_t seq) {
     sequence & s = sequences[(size_t) seq];
     s.tokens.clear();
     s.positions.clear();
     s.hidden.clear();
-    feed(seq, next, pos, hidden);
 }
 
 void mtp_drafter::force(int32_t seq, llama_token next) {
@@ -290,9 +289,7 @@ void mtp_drafter::settle(int32_t seq) {
     }
     if (s.chain.n_drafted > 0) {
         s.chain.n_drafted = 0;
-        s.tokens.clear();
-        s.positions.clear();
-        s.hidden.clear();
+        forget_waiting(seq);
     }
 }
 

@@ -42,8 +42,8 @@ class mtp_drafter {
     // The trunk's state `hidden` after position `pos`, and the token that follows it. There must be no chain.
     void feed(int32_t seq, llama_token next, llama_pos pos, const float * hidden);
 
-    // The same, in place of all pairs that wait: the block's cache has got them.
-    void feed_only(int32_t seq, llama_token next, llama_pos pos, const float * hidden);
+    // The pairs that wait are in the block's cache already. There must be no chain.
+    void forget_waiting(int32_t seq);
 
     // Takes the rows from `pos` on out of the block's cache.
     void forget_from(int32_t seq, llama_pos pos);

@@ -71,10 +71,11 @@ struct pairs_of_ubatch {
     uint32_t             n_seqs   = 0;   // all of its sequences
     uint32_t             n_tokens = 0;   // of each sequence
     bool                 starts   = false; // they begin with it, so their first token completes no pair
+    bool                 deferred = false; // only the states are kept
     std::vector<int32_t> carried;        // slots of the states before the first token of each member; any if there is none
     std::vector<int64_t> kept;           // slots that the last states of each member go to
 
-    uint32_t n_pairs_each() const { return n_tokens - (starts ? 1 : 0); }
+    uint32_t n_pairs_each() const { return deferred ? 0 : n_tokens - (starts ? 1 : 0); }
     uint32_t n_pairs() const { return n_pairs_each() * (uint32_t) members.size(); }
 };
 
@@ -90,6 +91,7 @@ class writer final : public mtp_writer {
     bool   active() const override { return !pairs.members.empty(); }
     void   build(const llm_graph_params & trunk_params, ggml_tensor * embd, ggml_tensor * hidden) override;
     void   enable(llama_seq_id seq, bool on) override;
+    void   defer(llama_seq_id seq, bool on) override { deferred.at((size_t) seq) = on; }
     bool   get_hidden(llama_seq_id seq, llama_pos pos, float * out) const override;
     void   set_hidden(llama_seq_id seq, llama_pos pos, const float * hidden) override;
     size_t n_bytes() const override { return ggml_backend_buffer_get_size(buffer.get()); }
@@ -117,6 +119,7 @@ class writer final : public mtp_writer {
 
     std::vector<llama_pos> positions; // of the state in each slot, or -1
     std::vector<bool>      enabled;
+    std::vector<bool>      deferred;
     bool                   measured = false; // the graph was reserved with the part that writes
 
     pairs_of_ubatch                                  pairs;
@@ -181,7 +184,8 @@ writer::writer(llama_context & trunk, llama_context & mtp, llama_memory_hybrid_i
     n_slots((int32_t) trunk.get_cparams().n_rs_seq + 1),
     width(model.hparams.n_embd_nextn()),
     positions((size_t) n_slots * trunk.get_cparams().n_seq_max, -1),
-    enabled(trunk.get_cparams().n_seq_max, true) {
+    enabled(trunk.get_cparams().n_seq_max, true),
+    deferred(trunk.get_cparams().n_seq_max, false) {
     ctx.reset(ggml_init({ ggml_tensor_overhead(), nullptr, /*no_alloc=*/true }));
     if (!ctx) {
         throw std::bad_alloc();
@@ -217,6 +221,7 @@ writer::~writer() {
 
 void writer::enable(llama_seq_id seq, bool on) {
     enabled.at((size_t) seq) = on;
+    deferred[(size_t) seq]   = false;
     std::fill_n(positions.begin() + (ptrdiff_t) seq * n_slots, n_slots, -1);
 }
 
@@ -269,12 +274,15 @@ bool writer::find_pairs(const llama_ubatch & ubatch) {
         for (uint32_t i = 0; in_order && i < n; ++i) {
             in_order = ubatch.pos[s * n + i] == first + (llama_pos) i && ubatch.n_seq_id[s * n + i] == 1;
         }
-        if (!in_order || (!firsts.empty() && pairs.starts != (first == 0))) {
-            LLAMA_LOG_ERROR("%s: sequence %d: only texts in order are written for, and those that begin apart from others\n",
-                            __func__, seq);
+        const bool alike = firsts.empty() || (pairs.starts == (first == 0) && pairs.deferred == deferred[(size_t) seq]);
+        if (!in_order || !alike) {
+            LLAMA_LOG_ERROR("%s: sequence %d: %s\n", __func__, seq,
+                            alike ? "only texts in order are written for" :
+                                    "it begins or leaves pairs to the block, and others of the same pass do not");
             return false;
         }
-        pairs.starts = first == 0;
+        pairs.starts   = first == 0;
+        pairs.deferred = deferred[(size_t) seq];
         pairs.carried.push_back(slot_of(seq, std::max(first - 1, 0)));
         if (first > 0 && positions[(size_t) pairs.carried.back()] != first - 1) {
             LLAMA_LOG_ERROR("%s: sequence %d: the state after position %d is not at hand\n", __func__, seq, first - 1);
@@ -293,6 +301,9 @@ bool writer::find_pairs(const llama_ubatch & ubatch) {
 
 // The cells are those that the block's own context would take.
 bool writer::find_cells(const llama_ubatch & ubatch) {
+    if (pairs.n_pairs() == 0) {
+        return true;
+    }
     for (const auto & [seq, first] : firsts) {
         const llama_pos at = std::max(first - 1, 0); // of the first pair
         if (memory.get_mem_attn()->seq_pos_max(seq) != at - 1) {
@@ -300,9 +311,6 @@ bool writer::find_cells(const llama_ubatch & ubatch) {
                             memory.get_mem_attn()->seq_pos_max(seq), at - 1);
             return false;
         }
-    }
-    if (pairs.n_pairs() == 0) {
-        return true;
     }
     take_tokens(ubatch);
     const std::vector<llama_ubatch> ubatches{ params.ubatch };

@@ -17,6 +17,7 @@ class mtp_writer {
   public:
     virtual ~mtp_writer()                                                                   = default;
     virtual void   enable(llama_seq_id seq, bool on)                                        = 0;
+    virtual void   defer(llama_seq_id seq, bool on)                                         = 0;
     virtual bool   get_hidden(llama_seq_id seq, llama_pos pos, float * out) const           = 0;
     virtual void   set_hidden(llama_seq_id seq, llama_pos pos, const float * hidden)        = 0;
     virtual size_t n_bytes() const                                                          = 0;

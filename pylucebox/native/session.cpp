@@ -76,6 +76,9 @@ llama_context_params context_params(lucebox_session & s) {
 // Rows of the widest ubatch whose graph is kept: a verify step, or the pairs that a first draft takes along.
 const uint32_t MAX_KEPT_ROWS = 2 * LUCEBOX_MAX_WIDTH;
 
+// The same of the MTP block: chains of a few sequences.
+const uint32_t MAX_KEPT_DRAFT_ROWS = 4 * LUCEBOX_MAX_DRAFT;
+
 llama_context_ptr make_context(llama_model * model, const llama_context_params & params, const char * what) {
     const log_capture capture;
     llama_context_ptr ctx(llama_init_from_model(model, params));
@@ -117,12 +120,13 @@ std::unique_ptr<lucebox_session> open_session(lucebox_model * model, const luceb
         s->drafter  = std::make_unique<mtp_drafter>(
             make_context(s->model->mtp_model(), mtp, "context of the MTP block"), s->params.n_seq, s->model->files,
             s->params.draft_chain);
+        lucebox_keep_graphs(s->drafter->context(), (uint32_t) s->params.n_kept_graphs, MAX_KEPT_DRAFT_ROWS);
+        s->newest.resize((size_t) hidden_width(s->model->trunk.get()));
         if (s->params.mtp_kv_in_trunk) {
             s->writer = make_mtp_writer(s->ctx.get(), s->drafter->context(), s->why_no_writer);
         } else {
             s->why_no_writer = "it was not asked for";
         }
-        lucebox_keep_graphs(s->drafter->context(), (uint32_t) s->params.n_kept_graphs, MAX_KEPT_ROWS);
     }
     return s;
 }
@@ -193,7 +197,7 @@ void prefill(lucebox_session & s, int32_t seq, const int32_t * tokens, size_t n_
     state.n_rows  = 1;
     state.rows[0] = 0;
     if (state.use_mtp && s.writer) {
-        s.feed_newest(seq);
+        s.feed_newest(seq, /*others_are_written=*/true);
     } else if (state.use_mtp) {
         s.drafter->feed(seq, state.last, (llama_pos) n_head, llama_get_embeddings_nextn_ith(s.ctx.get(), 0));
     }
@@ -250,13 +254,15 @@ void lucebox_session::clear(int32_t seq) {
     state = {};
 }
 
-void lucebox_session::feed_newest(int32_t seq) {
+void lucebox_session::feed_newest(int32_t seq, bool others_are_written) {
     const seq_state & state = at(seq);
-    newest.resize((size_t) hidden_width(model->trunk.get()));
     if (!writer->get_hidden(seq, state.n_past - 1, newest.data())) {
         fail(LUCEBOX_ERR_INTERNAL, "the model's state after token %d of sequence %d is not at hand", state.n_past - 1, seq);
     }
-    drafter->feed_only(seq, state.last, state.n_past - 1, newest.data());
+    if (others_are_written) {
+        drafter->forget_waiting(seq);
+    }
+    drafter->feed(seq, state.last, state.n_past - 1, newest.data());
 }
 
 void lucebox_session::want_wide_state(bool want) {

@@ -53,8 +53,8 @@ struct lucebox_session {
 
     void clear(int32_t seq);
 
-    // The trunk's graph has computed all pairs but the newest, which waits for the next draft.
-    void feed_newest(int32_t seq);
+    // Hands the newest pair to the drafter, in place of those that wait if the trunk's graph has written these.
+    void feed_newest(int32_t seq, bool others_are_written);
 
     // The trunk hands out its wide state only while a sequence uses it.
     void want_wide_state(bool want);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ class Planner:
         return self.against
 
     def telemetry(self) -> Any:
-        raise AssertionError("not needed to generate")
+        return SimpleNamespace(cycles=len(self.observations))
 
 
 def run(session: FakeSession, policy: WidthPolicy, request: Request | None = None) -> Run:
@@ -235,3 +236,22 @@ def test_text_is_the_same_whatever_is_planned_and_decided(holds: Callable[[int],
         assert completion.token_ids == tuple(REPLY)
         stats = completion.stats
         assert stats.num_draft_tokens == sum(seen.n_verified for seen in policy.observations)
+
+
+def test_completion_carries_what_the_policy_tells_at_its_end() -> None:
+    session, policy = FakeSession(REPLY), Planner(CyclePlan(2, 4))
+    first = run(session, policy, make_request(max_tokens=9))
+    session.clear(0)
+    run(session, policy, make_request(max_tokens=9))
+    telemetry: Any = first.completion().telemetry
+    assert telemetry.cycles == 4 < len(policy.observations)
+
+
+def test_shadow_drafts_are_counted_apart() -> None:
+    policy = Planner(CyclePlan(2, 5))
+    stats = run(FakeSession(REPLY), policy, make_request(max_tokens=9)).completion().stats
+    assert stats.num_draft_tokens == sum(seen.n_verified for seen in policy.observations) == 4
+    assert stats.num_shadow_draft_tokens == 4 * 4
+    assert stats.verified_histogram == (0, 4, 0, 0, 0, 0, 0, 0)
+    assert stats.drafted_histogram == (0, 0, 0, 0, 0, 4, 0, 0)
+    assert stats.acceptance_rate == 1.0

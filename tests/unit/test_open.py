@@ -24,8 +24,6 @@ VALID: dict[str, Any] = {
     "n_threads": None,
     "n_threads_batch": None,
     "n_ubatch": 512,
-    "draft_vocab": 64_000,
-    "draft_chain": True,
     "device": "auto",
     "n_gpu_layers": -1,
     "flash_attn": None,

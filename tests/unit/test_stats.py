@@ -100,3 +100,27 @@ def test_json_has_the_same_keys_with_and_without_data() -> None:
     assert empty["mean_acceptance_length"] is None
     assert full["acceptance_per_pos"][:2] == [1.0, 0.5]
     assert SpecStats().as_dict()["requests"] == 0
+
+
+def test_conditional_acceptance_counts_only_depths_that_were_reached() -> None:
+    stats = StatsAccumulator()
+    for n_verified, n_accepted in ((3, 3), (3, 1), (3, 0), (1, 1), (0, 0)):
+        stats.add_cycle(n_tokens=1, n_drafted=n_verified, n_accepted=n_accepted, wall_us=1)
+    found = stats.snapshot()
+    assert found.num_reached_per_pos == (4, 2, 1, 0, 0, 0, 0)
+    assert found.conditional_acceptance_per_pos == (0.75, 0.5, 1.0, None, None, None, None)
+    assert found.acceptance_per_pos == (0.75, 1 / 3, 1 / 3, None, None, None, None)
+    assert found.verified_histogram == found.drafted_histogram == (1, 1, 0, 3, 0, 0, 0, 0)
+
+
+def test_drafts_that_were_not_verified_are_no_rejections() -> None:
+    stats = StatsAccumulator()
+    stats.add_cycle(n_tokens=2, n_drafted=7, n_verified=1, n_accepted=1, wall_us=1)
+    stats.add_cycle(n_tokens=1, n_drafted=4, n_verified=0, n_accepted=0, wall_us=1)
+    found = stats.snapshot()
+    assert (found.num_draft_tokens, found.num_shadow_draft_tokens, found.num_drafts) == (1, 10, 1)
+    assert found.acceptance_rate == 1.0
+    assert found.verified_histogram == (1, 1, 0, 0, 0, 0, 0, 0)
+    assert found.drafted_histogram == (0, 0, 0, 0, 1, 0, 0, 1)
+    with pytest.raises(ValueError, match="impossible"):
+        stats.add_cycle(n_tokens=1, n_drafted=2, n_verified=3, n_accepted=0, wall_us=1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pylucebox.cli._bars import bar, levels
+from pylucebox.cli._bars import bar
 from pylucebox.cli.calibrate import chart_lines
 from pylucebox.width import WidthCosts
 
@@ -80,9 +80,3 @@ def test_bars_are_as_long_as_their_share() -> None:
     assert bar(0.55, 10, drawn=True) == "█████▌"
     assert bar(2.0, 4, drawn=True) == "████"
     assert bar(-1.0, 4, drawn=False) == ""
-
-
-def test_levels_have_one_character_for_each_value() -> None:
-    assert levels([0, 3, 7], 7, drawn=False) == "037"
-    assert levels([0, 7], 7, drawn=True) == " █"
-    assert len(levels([1, 2, 3, 4, 5, 6, 7, 8], 8, drawn=True)) == 8
