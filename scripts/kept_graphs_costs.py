@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pylucebox
 from pylucebox._model import Model, ModelOptions
-from pylucebox._native_session import DEFAULT_KEPT_GRAPHS, NativeSession, SessionOptions
+from pylucebox._native_session import NativeSession, SessionOptions
 from pylucebox._sampling import SamplingParams
 from pylucebox._session import Ask
 
@@ -68,7 +68,7 @@ def main() -> None:
     args = parser.parse_args()
 
     model = Model(ModelOptions(path=args.model, mtp_path=args.mtp))
-    sides = {"kept": Side(model, DEFAULT_KEPT_GRAPHS), "last only": Side(model, 0)}
+    sides = {"kept": Side(model, 16), "last only": Side(model, 0)}
     rng = random.Random(0)
     for number in range(args.cycles):
         width = rng.choice(WIDTHS)
