@@ -97,8 +97,6 @@ class writer final : public mtp_writer {
     size_t n_bytes() const override { return ggml_backend_buffer_get_size(buffer.get()); }
 
   private:
-    friend class input;
-
     class input;
 
     bool    any_enabled() const { return std::find(enabled.begin(), enabled.end(), true) != enabled.end(); }
