@@ -11,10 +11,10 @@ bootstrap intervals.
 
 ``--real-widths`` writes a random model with the widths of Qwen3.8-Flash-Next but few layers and, for want of memory,
 few experts, of which as many are used. The fewer the layers, the larger is the block's share: a token of a prompt takes
-about 470 million multiplications in four layers and 5,960 million in all 48. Written in the trunk's graph the block adds
-124 million: 62 for the experts of the last layer, which without MTP only the last token needs, 52 for the projection of
-the four streams, and 10 for the mix, K and V. At best that leaves 0.79 of the speed in four layers, and 0.98 in 48.
-Passes of the block's own add 234 million and leave 0.67 and 0.96.
+about 470 million multiplications in four layers and 5,960 million in all 48. In the trunk's graph the block adds 124
+million: 62 for the experts of the last layer, which without MTP only the last token needs, 52 for the projection of the
+four streams, and 10 for the mix, K and V. At best that leaves 0.79 of the speed in four layers, and 0.98 in 48. Passes
+of the block's own add 234 million and leave 0.67 and 0.96.
 """
 
 from __future__ import annotations
