@@ -72,7 +72,7 @@ struct pairs_of_ubatch {
     uint32_t             n_tokens = 0;   // of each sequence
     bool                 starts   = false; // they begin with it, so their first token completes no pair
     bool                 deferred = false; // only the states are kept
-    std::vector<int32_t> carried;        // slots of the states before the first token of each member; any if there is none
+    std::vector<int32_t> carried;        // slots of the states before the first token of each member, if there are any
     std::vector<int64_t> kept;           // slots that the last states of each member go to
 
     uint32_t n_pairs_each() const { return deferred ? 0 : n_tokens - (starts ? 1 : 0); }
@@ -97,8 +97,6 @@ class writer final : public mtp_writer {
     size_t n_bytes() const override { return ggml_backend_buffer_get_size(buffer.get()); }
 
   private:
-    friend class input;
-
     class input;
 
     bool    any_enabled() const { return std::find(enabled.begin(), enabled.end(), true) != enabled.end(); }
