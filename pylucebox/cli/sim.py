@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,7 +122,6 @@ def _suite(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace) -> Plan:
-    from pylucebox.sim.costs import curves  # noqa: PLC0415
     from pylucebox.sim.machine import REALISTIC  # noqa: PLC0415
     from pylucebox.sim.rules import rules  # noqa: PLC0415
     from pylucebox.sim.suite import Plan  # noqa: PLC0415
@@ -131,7 +130,7 @@ def _plan(args: argparse.Namespace) -> Plan:
     return Plan(
         name=args.suite,
         traces=_traces(args),
-        curves=tuple(map(_curve, args.machine)) or curves(),
+        curves=_curves(args.machine),
         rules=rules(tuple(args.rule)),
         noise=REALISTIC,
         seeds=tuple(args.seed + number for number in range(3 if is_full else 1)),
@@ -139,11 +138,21 @@ def _plan(args: argparse.Namespace) -> Plan:
     )
 
 
-def _curve(name: str) -> CostCurve:
-    from pylucebox.sim.costs import curve, curves, read_curve  # noqa: PLC0415
+def _curves(names: Sequence[str]) -> tuple[CostCurve, ...]:
+    from pylucebox.sim.costs import curve, curves, read_curves  # noqa: PLC0415
 
     known = {each.name for each in curves()}
-    return curve(name) if name in known or not Path(name).exists() else read_curve(name)
+    found: list[CostCurve] = []
+    for name in names:
+        found += [curve(name)] if name in known or not Path(name).exists() else read_curves(name)
+    _check_names([each.name for each in found], "machines")
+    return tuple(found) or curves()
+
+
+def _check_names(names: Sequence[str], what: str) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"two {what} are called {twice!r}, and a table could not tell them apart")
 
 
 def _traces(args: argparse.Namespace) -> tuple[Trace, ...]:
@@ -154,10 +163,7 @@ def _traces(args: argparse.Namespace) -> tuple[Trace, ...]:
     if not args.trace:
         return (*recorded(), *(texts() if args.suite == "full" and not args.reliability else ()))
     found = tuple(map(read_trace, args.trace))
-    names = [trace.name for trace in found]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UsageError(f"two traces are called {twice!r}, and a table could not tell them apart")
+    _check_names([trace.name for trace in found], "traces")
     return found
 
 

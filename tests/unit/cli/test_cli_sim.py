@@ -105,6 +105,11 @@ def test_wrong_usage_is_status_2(arguments: list[str], words: str, capsys: pytes
     assert json.loads(captured.out)["error"]["message"]
 
 
+def test_two_machines_of_one_name_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sim("--machine", "cliff-5", "--machine", "cliff-5") == 2
+    assert "machines are called 'cliff-5'" in capsys.readouterr().err
+
+
 def test_two_texts_of_one_name_are_refused(texts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert sim(*texts, *texts) == 2
     assert "called" in capsys.readouterr().err
