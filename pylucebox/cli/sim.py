@@ -37,7 +37,8 @@ def add_arguments(parser: Parser) -> None:
         choices=SUITES,
         default="ci",
         help="'ci': the recorded texts, whole, cut to 128 tokens, and in a row; 'full': also texts made from published"
-        " acceptance, several at once, short answers after long prompts, and three seeds of noise (default: ci)",
+        " acceptance, a machine that others use, too, several texts at once, short answers after long prompts, and"
+        " three seeds of noise (default: ci)",
     )
     parser.add_argument(
         "--trace",
@@ -134,7 +135,7 @@ def _plan(args: argparse.Namespace) -> Plan:
         rules=rules(tuple(args.rule)),
         noise=REALISTIC,
         seeds=tuple(args.seed + number for number in range(3 if is_full else 1)),
-        sections=("single", "short", "sequence", *(("batch", "prefill") if is_full else ())),
+        sections=("single", "short", "sequence", *(("rough", "batch", "prefill") if is_full else ())),
     )
 
 
