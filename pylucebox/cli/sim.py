@@ -68,10 +68,12 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--reliability",
         action="store_true",
-        help="replay nothing; show how far the drafts' probabilities in the texts can be trusted",
+        help="replay nothing; show how far the drafts' probabilities in the texts can be trusted (default: replay)",
     )
     parser.add_argument(
-        "--check", action="store_true", help="end with status 1 if the default policy misses one of its targets"
+        "--check",
+        action="store_true",
+        help="end with status 1 if the first rule misses one of the targets (default: status 0)",
     )
     parser.add_argument(
         "-o",

@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pylucebox._errors import InvalidArgumentError, LoadError, StrPath, WriteError
 from pylucebox.sim.errors import TraceFormatError
-from pylucebox.sim.trace import DEPTH, Trace
+from pylucebox.sim.trace import DEPTH, SUFFIX, Trace
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
 __all__ = ["SUFFIX", "read_trace", "write_trace"]
-
-SUFFIX: Final = ".trace.npz"
 
 _SCHEMA: Final = "lucebox-trace/1"
 _FAMILY: Final = _SCHEMA.partition("/")[0]
