@@ -45,7 +45,7 @@ class Plan:
     noise
         What machines add to the times that policies see.
     seeds
-        Of the noise; each cell is replayed once for each.
+        Of the noise; each cell is replayed once for each, those of ``batch`` and ``prefill`` for the first alone.
     sections
         What is replayed, in order.
     """

@@ -14,6 +14,7 @@ from pylucebox.sim.rules.climb_drop import ClimbDrop
 from pylucebox.sim.rules.linear_fit import LinearFit
 from pylucebox.sim.rules.look_ahead import LookAhead
 from pylucebox.sim.rules.mean_accepted import MeanAccepted
+from pylucebox.sim.rules.spec_auto import SpecAuto
 from pylucebox.sim.rules.stopping import p_min, product
 from pylucebox.sim.trace import DEPTH
 from pylucebox.width import WidthPolicy
@@ -106,6 +107,20 @@ def test_looking_ahead_verifies_what_is_worth_its_rows_at_the_price_of_the_machi
         done = replay(trace_of((1, 0) * 30, probs=even), LookAhead(costs), Machine(costs))
         verified[name] = done.n_verified / len(done.cycles)
     assert verified["flat-gpu"] > 1.0 > verified["gfx1151-16k"]
+
+
+def test_the_calibrated_rule_probes_first_and_keeps_what_it_learned() -> None:
+    policy, costs = SpecAuto(), curve("gfx1151-16k").costs
+    # Whatever is said to hold by four in five does not, and the other way round.
+    probs = [[0.8 if at % 2 else 0.2] * DEPTH for at in range(900)]
+    trace = trace_of([0 if at % 2 else 2 for at in range(900)], probs=probs, limit=10_000)
+    cycles = replay(trace, policy, Machine(costs)).cycles
+    assert [cycle.n_verified for cycle in cycles[:8]] == [1, 2, 3, 4, 5, 6, 7, 1]
+    late = [cycle for number, cycle in enumerate(cycles) if number >= 100 and number % 32]
+    assert {cycle.n_verified for cycle in late if cycle.position % 2} == {0}
+    assert {cycle.n_verified for cycle in late if not cycle.position % 2} == {2}
+    again = replay(trace, policy, Machine(costs)).cycles
+    assert sum(cycle.n_verified for cycle in again[:40]) < sum(cycle.n_verified for cycle in cycles[:40])
 
 
 def test_rules_are_found_by_name() -> None:
