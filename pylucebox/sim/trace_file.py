@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import zipfile
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from pylucebox._errors import InvalidArgumentError, LoadError, StrPath, WriteError
 from pylucebox.sim.errors import TraceFormatError
@@ -133,14 +134,30 @@ def _arrays(archive: zipfile.ZipFile, path: str) -> dict[str, npt.NDArray[Any]]:
             raise _refused(path, f"its array {name!r} has {size} bytes, more than a trace can have")
         with archive.open(f"{name}.npy") as file:
             try:
-                out[name] = np.lib.format.read_array(file, allow_pickle=False, max_header_size=_HEADROOM_BYTES)
-            except (ValueError, MemoryError, OverflowError) as error:
+                out[name] = _array(file)
+            except (ValueError, OverflowError) as error:
                 raise _refused(path, f"its array {name!r} is damaged") from error
     for name, kind, n_dims in (("header", "u1", 1), ("tokens", "<i4", 1), ("drafts", "<i4", 2), ("probs", "<u2", 2)):
         found = out[name]
         if found.dtype != np.dtype(kind) or found.ndim != n_dims or (n_dims == 2 and found.shape[1] != DEPTH):
             raise _refused(path, f"its array {name!r} has the type {found.dtype} and the shape {found.shape}")
     return out
+
+
+def _array(file: IO[bytes]) -> npt.NDArray[Any]:
+    """Read an array without believing what its header says of its size, and without unpickling anything."""
+    import numpy as np  # noqa: PLC0415
+
+    if np.lib.format.read_magic(file) != (1, 0):
+        msg = "a later format"
+        raise ValueError(msg)
+    shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file, max_header_size=_HEADROOM_BYTES)
+    data = file.read()
+    if dtype.hasobject or is_fortran or math.prod(shape) * dtype.itemsize != len(data):
+        msg = "a size that is not that of the data"
+        raise ValueError(msg)
+    found: npt.NDArray[Any] = np.frombuffer(data, dtype=dtype).reshape(shape)
+    return found
 
 
 def _header(raw: npt.NDArray[np.uint8], path: str) -> dict[str, Any]:
