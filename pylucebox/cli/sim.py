@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,8 @@ def add_arguments(parser: Parser) -> None:
         choices=SUITES,
         default="ci",
         help="'ci': the recorded texts, whole, cut to 128 tokens, and in a row; 'full': also texts made from published"
-        " acceptance, several at once, short answers after long prompts, and three seeds of noise (default: ci)",
+        " acceptance, a machine that others use, too, several texts at once, short answers after long prompts, and"
+        " three seeds of noise (default: ci)",
     )
     parser.add_argument(
         "--trace",
@@ -67,10 +68,12 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--reliability",
         action="store_true",
-        help="replay nothing; show how far the drafts' probabilities in the texts can be trusted",
+        help="replay nothing; show how far the drafts' probabilities in the texts can be trusted (default: replay)",
     )
     parser.add_argument(
-        "--check", action="store_true", help="end with status 1 if the default policy misses one of its targets"
+        "--check",
+        action="store_true",
+        help="end with status 1 if the first rule misses one of the targets (default: status 0)",
     )
     parser.add_argument(
         "-o",
@@ -122,7 +125,6 @@ def _suite(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace) -> Plan:
-    from pylucebox.sim.costs import curves  # noqa: PLC0415
     from pylucebox.sim.machine import REALISTIC  # noqa: PLC0415
     from pylucebox.sim.rules import rules  # noqa: PLC0415
     from pylucebox.sim.suite import Plan  # noqa: PLC0415
@@ -131,19 +133,29 @@ def _plan(args: argparse.Namespace) -> Plan:
     return Plan(
         name=args.suite,
         traces=_traces(args),
-        curves=tuple(map(_curve, args.machine)) or curves(),
+        curves=_curves(args.machine),
         rules=rules(tuple(args.rule)),
         noise=REALISTIC,
         seeds=tuple(args.seed + number for number in range(3 if is_full else 1)),
-        sections=("single", "short", "sequence", *(("batch", "prefill") if is_full else ())),
+        sections=("single", "short", "sequence", *(("rough", "batch", "prefill") if is_full else ())),
     )
 
 
-def _curve(name: str) -> CostCurve:
-    from pylucebox.sim.costs import curve, curves, read_curve  # noqa: PLC0415
+def _curves(names: Sequence[str]) -> tuple[CostCurve, ...]:
+    from pylucebox.sim.costs import curve, curves, read_curves  # noqa: PLC0415
 
     known = {each.name for each in curves()}
-    return curve(name) if name in known or not Path(name).exists() else read_curve(name)
+    found: list[CostCurve] = []
+    for name in names:
+        found += [curve(name)] if name in known or not Path(name).exists() else read_curves(name)
+    _check_names([each.name for each in found], "machines")
+    return tuple(found) or curves()
+
+
+def _check_names(names: Sequence[str], what: str) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"two {what} are called {twice!r}, and a table could not tell them apart")
 
 
 def _traces(args: argparse.Namespace) -> tuple[Trace, ...]:
@@ -154,10 +166,7 @@ def _traces(args: argparse.Namespace) -> tuple[Trace, ...]:
     if not args.trace:
         return (*recorded(), *(texts() if args.suite == "full" and not args.reliability else ()))
     found = tuple(map(read_trace, args.trace))
-    names = [trace.name for trace in found]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UsageError(f"two traces are called {twice!r}, and a table could not tell them apart")
+    _check_names([trace.name for trace in found], "traces")
     return found
 
 

@@ -64,7 +64,7 @@ def test_the_full_suite_has_more_of_everything(texts: list[str], capsys: pytest.
     assert sim(*texts, "--suite", "full", "--rule", "off", "--machine", "gfx1151-16k", "--json") == 0
     found = document(capsys)
     assert found["seeds"] == [1, 2, 3]
-    assert {cell["section"] for cell in found["cells"]} == {"single", "short", "sequence", "batch", "prefill"}
+    assert {cell["section"] for cell in found["cells"]} == {"single", "short", "sequence", "rough", "batch", "prefill"}
 
 
 def test_check_turns_a_missed_target_into_status_1(texts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,6 +103,11 @@ def test_wrong_usage_is_status_2(arguments: list[str], words: str, capsys: pytes
     captured = capsys.readouterr()
     assert words in captured.err
     assert json.loads(captured.out)["error"]["message"]
+
+
+def test_two_machines_of_one_name_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sim("--machine", "cliff-5", "--machine", "cliff-5") == 2
+    assert "machines are called 'cliff-5'" in capsys.readouterr().err
 
 
 def test_two_texts_of_one_name_are_refused(texts: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from _traces import COSTS
 
 from pylucebox import InvalidArgumentError, LoadError
-from pylucebox.sim.costs import curve, curves, cycle_us, read_curve
+from pylucebox.sim.costs import curve, curves, cycle_us, read_curves
 
 
 def test_every_curve_says_where_it_comes_from() -> None:
@@ -64,22 +65,43 @@ def test_an_unknown_machine_is_refused_by_name() -> None:
 def test_a_file_of_costs_is_a_machine(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(COSTS.as_dict()))
-    found = read_curve(path)
+    (found,) = read_curves(path)
     assert (found.name, found.evidence, found.costs) == ("mine", "measured", COSTS)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "1", "{}", '{"verify_us": [1]}', "[" * 100_000, "\udcff"])
+def test_a_document_of_lucebox_calibrate_is_a_machine_for_each_context_length(tmp_path: Path) -> None:
+    other = replace(COSTS, n_past=4000)
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"schema": 1, "model": "x", "costs": [COSTS.as_dict(), other.as_dict()]}))
+    assert [(each.name, each.costs) for each in read_curves(path)] == [("mine-1000", COSTS), ("mine-4000", other)]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "1",
+        "{}",
+        '{"costs": []}',
+        '{"costs": {}}',
+        '{"costs": [1]}',
+        '{"verify_us": [1]}',
+        "[" * 100_000,
+        "\udcff",
+    ],
+)
 def test_a_file_that_holds_none_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(content.encode("utf-8", "surrogateescape"))
     with pytest.raises(LoadError) as caught:
-        read_curve(path)
+        read_curves(path)
     assert caught.value.path == str(path)
 
 
 def test_a_file_that_is_missing_or_huge_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match="No such file"):
-        read_curve(tmp_path / "x.json")
+        read_curves(tmp_path / "x.json")
     (tmp_path / "y.json").write_bytes(b" " * 1_000_001)
     with pytest.raises(LoadError, match="too large"):
-        read_curve(tmp_path / "y.json")
+        read_curves(tmp_path / "y.json")
