@@ -43,6 +43,7 @@ from pylucebox._spec import SpecReason, SpecState
 from pylucebox._stats import RequestStats, SpecStats
 from pylucebox._version import __version__
 from pylucebox.width import (
+    AdaptiveWidth,
     CycleContext,
     CycleObservation,
     CyclePlan,
@@ -55,6 +56,7 @@ from pylucebox.width import (
 )
 
 __all__ = [
+    "AdaptiveWidth",
     "ArmError",
     "BackEnd",
     "Backend",
