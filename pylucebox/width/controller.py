@@ -79,16 +79,8 @@ class AdaptiveWidth:
 
     def _start(self) -> None:
         self._model = self._book.at(1, 0)
-        prices = self._model.prices
-        rates = rates_of(self._carried.rates(), MAX_DRAFT, prices)
-        k = best_of(rates, 0)
-        tokens = expected_tokens(self._carried.rates())[k]
-        self._price = Price(tokens, tokens / rates[k])
-        self._lookahead = Lookahead()
-        self._lookahead.refresh_all(self._price.per_us(prices.verify[0]), prices)
+        self._open_accounts()
         self._sequences = {}
-        self._ledger = Ledger()
-        self._credits = Credits(prices.draft[MAX_DRAFT])
         self._thrift = Thrift()
         self._tally = Tally()
         self._trials = [0] * MAX_WIDTH
@@ -99,6 +91,18 @@ class AdaptiveWidth:
         self._joint_looks = False
         self._pass = _Pass()
         self._members: list[int] = []  # of the last pass
+
+    def _open_accounts(self) -> None:
+        """Start what is kept in microseconds."""
+        prices = self._model.prices
+        rates = rates_of(self._carried.rates(), MAX_DRAFT, prices)
+        k = best_of(rates, 0)
+        tokens = expected_tokens(self._carried.rates())[k]
+        self._price = Price(tokens, tokens / rates[k])
+        self._lookahead = Lookahead()
+        self._lookahead.refresh_all(self._price.per_us(prices.verify[0]), prices)
+        self._ledger = Ledger()
+        self._credits = Credits(prices.draft[MAX_DRAFT])
 
     def load_costs(self, costs: WidthCosts) -> None:
         """Take measured costs in place of all that is known of costs so far. Call it between requests."""
@@ -335,12 +339,27 @@ class AdaptiveWidth:
         """Account for a cycle once all its sequences have reported."""
         done, self._pass = self._pass, _Pass()
         self._members = done.members
-        n_active = max(1, last.n_active)
-        n_rows = max(1, last.n_rows)
+        self._thrift.earn(last.draft_us + last.verify_us + last.rollback_us)
+        if self._model.known:
+            self._account(done, last)
+        if self._thrift.light or last.shared_prefill:
+            return
+        was_known = self._model.known
+        n_rows, n_active = max(1, last.n_rows), max(1, last.n_active)
+        self._model.learn_verify(n_rows, last.verify_us, built=last.graph_built)
+        if done.n_drafted and not last.draft_graph_built:
+            self._model.learn_draft(done.n_drafted, last.draft_us)
+        if n_rows > n_active and not last.graph_built:
+            self._model.learn_rest(done.rejected, last.rollback_us)
+        if self._model.known and not was_known:
+            self._open_accounts()
+
+    def _account(self, done: _Pass, last: CycleObservation) -> None:
+        """Enter the time of a cycle and what it brought."""
+        n_rows, n_active = max(1, last.n_rows), max(1, last.n_active)
         verify, _, draft, reject = self._model.prices
         price_us = verify[min(n_rows, MAX_WIDTH) - 1] + draft[done.n_drafted] + reject
         took_us = max(1.0, last.draft_us + last.verify_us + last.rollback_us)
-        self._thrift.earn(took_us)
         counted_us = min(took_us, _OUTLIER * price_us)
         # Each sequence of a plain pass gets one token for the price of the whole.
         n_each = done.n_tokens / n_active
@@ -354,13 +373,6 @@ class AdaptiveWidth:
         if n_active == 1:
             self._tokens += done.n_tokens
             self._took_us += took_us
-        if self._thrift.light or last.shared_prefill:
-            return
-        self._model.learn_verify(n_rows, last.verify_us, built=last.graph_built)
-        if done.n_drafted and not last.draft_graph_built:
-            self._model.learn_draft(done.n_drafted, last.draft_us)
-        if n_rows > n_active and not last.graph_built:
-            self._model.learn_rest(done.rejected, last.rollback_us)
 
     # ---- keeping
 

@@ -266,10 +266,12 @@ def test_new_request_in_a_sequence_starts_afresh() -> None:
 
 
 def test_verdict_on_one_text_does_not_bind_the_next() -> None:
-    policy = adaptive(STEEP)
-    drive(policy, text((1000, 0.0)), STEEP)
-    easy = text((300, 0.95), seed=2)
-    assert drive(policy, easy, STEEP).speed > 0.97 * drive(adaptive(STEEP), easy, STEEP).speed
+    ratios = []
+    for seed in range(4):
+        policy, easy = adaptive(STEEP), text((300, 0.95), seed=seed)
+        drive(policy, text((1000, 0.0)), STEEP)
+        ratios.append(drive(policy, easy, STEEP).speed / drive(adaptive(STEEP), easy, STEEP).speed)
+    assert sum(ratios) / len(ratios) > 0.97
 
 
 def test_state_survives_saving_and_loading() -> None:

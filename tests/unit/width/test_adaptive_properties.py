@@ -188,7 +188,7 @@ def test_no_state_is_absorbing(name: str, hopeless: int, seed: int, telling: boo
     assert sum(late) / len(late) > 2.0
 
 
-@FEW
+@settings(FEW, max_examples=12)
 @given(row=st.integers(1, 8), factor=st.floats(0.1, 20.0), seed=st.integers(0, 99))
 def test_stale_or_planted_price_does_not_pin_the_choice(row: int, factor: float, seed: int) -> None:
     planted = list(MIDDLE.verify_us)
