@@ -233,8 +233,9 @@ def _company(n_seq: int, *, same_bits: bool) -> tuple[str, ...]:
 
 
 # Features of the CPU back end whose kernels for several rows are not the ones that the tests have run. `AMX_INT8` has a
-# branch of its own for one row, `MATMUL_INT8` computes two rows at a time, and KleidiAI and the vector extensions bring
-# kernels of their own (ggml/src/ggml-cpu: amx/mmq.cpp, arch/arm/quants.c, kleidiai/).
+# branch of its own for one row and is left out of our builds (cmake/no-amx.cmake), but not of everybody's;
+# `MATMUL_INT8` computes two rows at a time, and KleidiAI and the vector extensions bring kernels of their own
+# (ggml/src/ggml-cpu: amx/mmq.cpp, arch/arm/quants.c, kleidiai/).
 _OWN_KERNELS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "AMX_INT8": "AMX",

@@ -14,7 +14,7 @@ The builtin in brackets is a second base, so ordinary handlers such as ``except 
     │  ├─ ModelFormatError (ValueError)
     │  ├─ SidecarNotFoundError (FileNotFoundError)   .looked_for
     │  ├─ SidecarMismatchError (ValueError)     .field .model_value .sidecar_value
-    │  └─ TraceFormatError (ValueError)
+    │  └─ TraceFormatError (ValueError)         in pylucebox/sim/errors.py
     ├─ WriteError (OSError)                     .path
     ├─ DecodeError
     │  ├─ ContextFullError                      .n_ctx .n_needed
@@ -24,7 +24,7 @@ The builtin in brackets is a second base, so ordinary handlers such as ``except 
     │  └─ SequenceStateError
     ├─ InvalidArgumentError (ValueError)        .argument .value .allowed .reason
     ├─ ClosedError (RuntimeError)               .what
-    ├─ ComparisonError                          `lucebox ab` cannot go on
+    ├─ ComparisonError                          `lucebox ab` cannot go on; in pylucebox/ab/errors.py
     │  ├─ ArmError                              .arm .code
     │  ├─ EnvironmentMismatchError              .differences
     │  └─ SessionFileError (OSError)            .path
@@ -42,17 +42,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 __all__ = [
-    "ArmError",
     "BackendError",
     "BackendUnavailableError",
     "BuildError",
     "BuildMismatchError",
     "CancelledError",
     "ClosedError",
-    "ComparisonError",
     "ContextFullError",
     "DecodeError",
-    "EnvironmentMismatchError",
     "InvalidArgumentError",
     "LibraryNotFoundError",
     "LoadError",
@@ -63,11 +60,9 @@ __all__ = [
     "RollbackError",
     "SamplingError",
     "SequenceStateError",
-    "SessionFileError",
     "SidecarMismatchError",
     "SidecarNotFoundError",
     "SpecUnavailableError",
-    "TraceFormatError",
     "WriteError",
 ]
 
@@ -367,12 +362,6 @@ class SidecarMismatchError(LoadError, ValueError):
         )
 
 
-class TraceFormatError(LoadError, ValueError):
-    """A file was read but is no trace that this version can replay."""
-
-    default_advice = "Record it again with `lucebox trace`."
-
-
 class WriteError(LuceboxError, OSError):
     """A file could not be written; one that was there before is untouched.
 
@@ -532,65 +521,3 @@ class SpecUnavailableError(LuceboxError):
             advice=advice,
             native_log=native_log,
         )
-
-
-class ComparisonError(LuceboxError):
-    """A comparison of `lucebox ab` cannot be started or cannot go on; what was measured so far is kept."""
-
-    default_advice = "Mend the cause and go on with --resume."
-
-
-class ArmError(ComparisonError):
-    """An arm cannot be started or does not answer.
-
-    Attributes
-    ----------
-    arm
-        Its name.
-    code
-        Stable code, one of `pylucebox.ab.validity.CODES`.
-    """
-
-    def __init__(
-        self, *, arm: str, code: str, seen: str, advice: str | None = None, native_log: Iterable[str] = ()
-    ) -> None:
-        self.arm = arm
-        self.code = code
-        super().__init__(f"arm {arm!r} failed ({code})", seen=seen, advice=advice, native_log=native_log)
-
-
-class EnvironmentMismatchError(ComparisonError):
-    """Two sessions, or the two parts of a resumed one, were not measured under the same conditions.
-
-    Attributes
-    ----------
-    differences
-        Each field that differs, with its old and new value.
-    """
-
-    default_advice = "Measure both again under the same conditions."
-
-    def __init__(
-        self,
-        failed: str = "the environments differ",
-        *,
-        differences: Iterable[tuple[str, object, object]],
-        advice: str | None = None,
-    ) -> None:
-        self.differences = tuple(differences)
-        seen = "; ".join(f"{field} was {shown(old)} and is {shown(new)}" for field, old, new in self.differences)
-        super().__init__(failed, seen=seen, advice=advice)
-
-
-class SessionFileError(ComparisonError, OSError):
-    """A file of a session cannot be read or written.
-
-    Attributes
-    ----------
-    path
-        The file.
-    """
-
-    def __init__(self, failed: str, *, path: StrPath, seen: str = "", advice: str | None = None) -> None:
-        self.path = os.fspath(path)
-        super().__init__(f"{failed} {self.path!r}", seen=seen, advice=advice)

@@ -6,17 +6,14 @@ from pylucebox._chat import ChatStep
 from pylucebox._dispatch import BackEnd, Dispatch, Kernels, Promise
 from pylucebox._engine import Engine
 from pylucebox._errors import (
-    ArmError,
     BackendError,
     BackendUnavailableError,
     BuildError,
     BuildMismatchError,
     CancelledError,
     ClosedError,
-    ComparisonError,
     ContextFullError,
     DecodeError,
-    EnvironmentMismatchError,
     InvalidArgumentError,
     LibraryNotFoundError,
     LoadError,
@@ -27,11 +24,9 @@ from pylucebox._errors import (
     RollbackError,
     SamplingError,
     SequenceStateError,
-    SessionFileError,
     SidecarMismatchError,
     SidecarNotFoundError,
     SpecUnavailableError,
-    TraceFormatError,
     WriteError,
 )
 from pylucebox._model import ModelInfo
@@ -42,6 +37,8 @@ from pylucebox._sidecar import Candidate, SidecarVerdict, find_sidecar
 from pylucebox._spec import SpecReason, SpecState
 from pylucebox._stats import RequestStats, SpecStats
 from pylucebox._version import __version__
+from pylucebox.ab.errors import ArmError, ComparisonError, EnvironmentMismatchError, SessionFileError
+from pylucebox.sim.errors import TraceFormatError
 from pylucebox.width import (
     AdaptiveWidth,
     CycleContext,

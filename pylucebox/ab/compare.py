@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from pylucebox._errors import EnvironmentMismatchError
 from pylucebox.ab import stats, wording
 from pylucebox.ab.codec import Record
 from pylucebox.ab.environment import differences
+from pylucebox.ab.errors import EnvironmentMismatchError
 from pylucebox.ab.power import ALPHA
 from pylucebox.ab.records import RunRecord
 from pylucebox.ab.results import SCHEMA, ArmFigures, Row, Summary, Verdict

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
-from pylucebox._errors import ArmError
+from pylucebox.ab.errors import ArmError
 from pylucebox.ab.outcome import Outcome
 from pylucebox.ab.records import Arm, Request
 

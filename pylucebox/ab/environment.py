@@ -15,9 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from pylucebox._errors import EnvironmentMismatchError, LoadError
+from pylucebox._errors import LoadError
 from pylucebox._version import __version__
 from pylucebox.ab.codec import sha256_of
+from pylucebox.ab.errors import EnvironmentMismatchError
 from pylucebox.ab.records import Suite
 from pylucebox.ab.results import SCHEMA
 from pylucebox.cli import _system

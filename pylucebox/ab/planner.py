@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pylucebox._errors import ComparisonError, InvalidArgumentError
+from pylucebox._errors import InvalidArgumentError
 from pylucebox._version import __version__
 from pylucebox.ab import power
+from pylucebox.ab.errors import ComparisonError
 from pylucebox.ab.records import Arm, Plan, Suite, Workload
 from pylucebox.ab.schedule import balanced_pairs, lay_out
 from pylucebox.ab.stats import MAX_PAIRS, smallest_p

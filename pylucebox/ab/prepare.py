@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pylucebox._errors import ComparisonError
+from pylucebox.ab.errors import ComparisonError
 from pylucebox.ab.records import Request, Suite, Workload
 
 __all__ = ["Prepared", "prepare"]

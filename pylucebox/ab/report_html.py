@@ -1,10 +1,9 @@
-"""One page that shows a session: no scripts, nothing loaded from elsewhere, light and dark, wide and narrow."""
+"""One page that shows a session."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from importlib import resources
 from typing import Final
 
 from pylucebox._axis import LogAxis
@@ -12,6 +11,7 @@ from pylucebox.ab import report_data as data
 from pylucebox.ab import wording
 from pylucebox.ab.charts import Band, Interval, Line, Plot, axis_strip, interval_strip, plot, sparkline
 from pylucebox.ab.markup import Html, el, identifier, join
+from pylucebox.ab.page import page
 from pylucebox.ab.records import CycleRecord, RunRecord
 from pylucebox.ab.results import Pooled, Row, Summary, Verdict, WorkloadSummary
 from pylucebox.ab.store import Session
@@ -45,33 +45,20 @@ def render(session: Session, cycles: ReadCycles) -> str:
     """
     summary = data.summary_of(session)
     title = f"lucebox ab: {', '.join(arm.name for arm in session.plan.arms)}"
-    style = resources.files("pylucebox.ab").joinpath("report.css").read_text(encoding="utf-8")
-    head = el(
-        "head",
-        el("meta", charset="utf-8"),
-        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        el("meta", name="color-scheme", content="light dark"),
-        el("title", title),
-        el("style", Html(style)),
-    )
     many = len(summary.workloads) > _OPEN_WORKLOADS
-    body = el(
-        "body",
-        el(
-            "main",
-            _header(session, summary),
-            _warnings(session),
-            _forest(session, summary),
-            el("h2", "Workload by workload", id="workloads"),
-            *(_workload(session, each, cycles, is_open=not many) for each in summary.workloads),
-            _validity(session, summary),
-            _method(session),
-            _environment(session),
-            _words(),
-            _footer(summary),
-        ),
+    return page(
+        title,
+        _header(session, summary),
+        _warnings(session),
+        _forest(session, summary),
+        el("h2", "Workload by workload", id="workloads"),
+        *(_workload(session, each, cycles, is_open=not many) for each in summary.workloads),
+        _validity(session, summary),
+        _method(session),
+        _environment(session),
+        _words(),
+        _footer(summary),
     )
-    return f"<!DOCTYPE html>\n{el('html', head, body, lang='en')}\n"
 
 
 def _chip(verdict: str, text: str | None = None, *, is_zero: bool = False) -> Html:

@@ -14,9 +14,9 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
 
-from pylucebox._errors import ArmError, ComparisonError
 from pylucebox.ab import planner, verdict
 from pylucebox.ab.cooldown import Cooldown
+from pylucebox.ab.errors import ArmError, ComparisonError
 from pylucebox.ab.outcome import Outcome, decode_speeds, first_difference, sequence_record
 from pylucebox.ab.ports import ArmProcess, Clock, Display, Launcher, Machine
 from pylucebox.ab.records import Arm, CycleRecord, Issue, Plan, PlannedRun, Request, RunRecord, Workload

@@ -16,8 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pylucebox._errors import ComparisonError
 from pylucebox.ab.codec import Record
+from pylucebox.ab.errors import ComparisonError
 from pylucebox.ab.results import SCHEMA
 from pylucebox.ab.session import Asked
 from pylucebox.ab.store import DirectoryStore, Session, load_session

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from pylucebox._errors import ArmError
 from pylucebox.ab.engine_arm import last_lines
+from pylucebox.ab.errors import ArmError
 from pylucebox.ab.openai_client import Address, Dialect, ServerError, complete, dialect_of, is_ready
 from pylucebox.ab.outcome import Outcome, RawSequence
 from pylucebox.ab.records import Arm, Request

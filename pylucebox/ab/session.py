@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pylucebox._errors import ComparisonError, InvalidArgumentError, SessionFileError
+from pylucebox._errors import InvalidArgumentError
 from pylucebox.ab import arms as arm_forms
 from pylucebox.ab.engine_arm import identify
 from pylucebox.ab.environment import HostMachine, environment, file_facts, require_same
+from pylucebox.ab.errors import ComparisonError, SessionFileError
 from pylucebox.ab.launch import ProcessLauncher
 from pylucebox.ab.planner import Wishes, build_plan
 from pylucebox.ab.ports import Display, SystemClock

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from pylucebox._errors import ArmError
+from pylucebox.ab.errors import ArmError
 from pylucebox.ab.outcome import Outcome, RawSequence
 from pylucebox.ab.planner import Wishes, build_plan
 from pylucebox.ab.records import Arm, CycleRecord, Plan, PlannedRun, Request, RunRecord, Suite, Workload

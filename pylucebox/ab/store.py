@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from pylucebox._errors import ComparisonError, SessionFileError
 from pylucebox.ab.codec import canonical
+from pylucebox.ab.errors import ComparisonError, SessionFileError
 from pylucebox.ab.records import CycleRecord, Plan, RunRecord
 from pylucebox.ab.results import SCHEMA, Summary
 

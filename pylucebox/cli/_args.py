@@ -160,17 +160,39 @@ def add_engine(parser: Parser) -> None:
 
 def add_sampling(parser: Parser, max_tokens: int) -> None:
     """Add the flags of a request."""
+    add_sampler(parser, max_tokens, str(max_tokens))
+    parser.add_argument(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="end when TEXT would appear, without printing it; may be given several times (default: none)",
+    )
+
+
+def add_sampler(
+    parser: Parser,
+    max_tokens: int | None,
+    default: str,
+    *,
+    temperature: float | None = 0.0,
+    seed: str = "random, and reported",
+) -> None:
+    """Add the flags that say how many tokens are wanted and how they are chosen.
+
+    `default` and `seed` say in words what applies without `--max-tokens` and `--seed`.
+    """
     parser.add_argument(
         "--max-tokens",
         type=whole(1, MAX_TOKENS),
         default=max_tokens,
         metavar="N",
-        help=f"most tokens to produce, 1..{MAX_TOKENS} (default: {max_tokens})",
+        help=f"most tokens to produce, 1..{MAX_TOKENS} (default: {default})",
     )
     parser.add_argument(
         "--temperature",
         type=real(0.0, 100.0),
-        default=0.0,
+        default=temperature,
         metavar="T",
         help="0 always takes the likeliest token; above 0 samples, 0..100 (default: 0)",
     )
@@ -196,12 +218,5 @@ def add_sampling(parser: Parser, max_tokens: int) -> None:
         "--seed",
         type=whole(0, 2**32 - 2),
         metavar="S",
-        help="start of the random stream, 0..4294967294 (default: random, and reported)",
-    )
-    parser.add_argument(
-        "--stop",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="end when TEXT would appear, without printing it; may be given several times (default: none)",
+        help=f"start of the random stream, 0..4294967294 (default: {seed})",
     )

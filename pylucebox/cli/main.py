@@ -30,7 +30,18 @@ def build_parser() -> Parser:
     import argparse  # noqa: PLC0415
 
     from pylucebox._version import __version__  # noqa: PLC0415
-    from pylucebox.cli import ab, chat, demo, doctor, exactness, generate, quantize, sidecar  # noqa: PLC0415
+    from pylucebox.cli import (  # noqa: PLC0415
+        ab,
+        chat,
+        demo,
+        doctor,
+        exactness,
+        generate,
+        quantize,
+        sidecar,
+        sim,
+        trace,
+    )
     from pylucebox.cli._args import Parser  # noqa: PLC0415
 
     parser = Parser(
@@ -43,7 +54,7 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"lucebox {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (demo, generate, chat, doctor, ab, exactness, quantize, sidecar):
+    for module in (demo, generate, chat, doctor, ab, sim, trace, exactness, quantize, sidecar):
         name = module.__name__.rpartition(".")[2]
         command = commands.add_parser(name, help=module.SUMMARY, description=module.DESCRIPTION, allow_abbrev=False)
         module.add_arguments(command)

@@ -1,4 +1,4 @@
-"""What could have been: the best fixed width of a request in hindsight, and the bound that no policy can beat."""
+"""What could have been: the best fixed width of a request in hindsight, what probabilities can tell, and the bound."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from pylucebox.sim.costs import cycle_us
 from pylucebox.sim.trace import DEPTH, Trace
 from pylucebox.width import WidthCosts
 
-__all__ = ["BestFixed", "best_fixed", "clairvoyant_us", "fixed_us"]
+__all__ = ["BestFixed", "best_fixed", "clairvoyant_us", "fixed_us", "informed_us"]
 
 _WIDTHS: Final = range(DEPTH + 1)
+_PRICES: Final = (0.7, 0.8, 0.9, 1.0, 1.05, 1.1, 1.2, 1.3, 1.5)
+"""Prices of time that are tried, in units of the best fixed width's speed."""
 
 
 class BestFixed(NamedTuple):
@@ -49,3 +51,35 @@ def clairvoyant_us(trace: Trace, costs: WidthCosts) -> float:
         match, widest = trace.match[at], min(DEPTH, trace.max_tokens - 2 - at)
         least[at] = min(prices[match < n][n] + least[at + 1 + min(match, n)] for n in range(widest + 1))
     return least[0]
+
+
+def informed_us(trace: Trace, costs: WidthCosts) -> float:
+    """Return what a policy would take that knows the probabilities of a whole chain before it drafts any of it.
+
+    It verifies what is worth most by them at a price of time that was best in hindsight, and pays for no draft that it
+    does not verify. Where the probabilities are calibrated, this is about as far as they can carry a real policy, which
+    has to draft first and to learn costs and price. Unlike `clairvoyant_us` it is no strict bound.
+    """
+    last = len(trace.tokens) - 1
+    if not last:
+        return 0.0
+    speed = last / best_fixed(trace, costs).us
+    prices = [cycle_us(costs, n + 1, n, rejected=False) for n in _WIDTHS]
+    return min(_at_price(trace, costs, [share * speed * us for us in prices]) for share in _PRICES)
+
+
+def _at_price(trace: Trace, costs: WidthCosts, prices: list[float]) -> float:
+    """Return the time of a request when a cycle with n drafts costs ``prices[n]`` tokens."""
+    last, at, us = len(trace.tokens) - 1, 0, 0.0
+    while at < last:
+        reach, value = 1.0, -prices[0]
+        drafts, best = 0, value
+        for n, p in enumerate(trace.probs[at][: trace.max_tokens - 2 - at], 1):
+            reach *= p
+            value += reach - (prices[n] - prices[n - 1])
+            if value > best:
+                drafts, best = n, value
+        held = min(drafts, trace.match[at])
+        us += cycle_us(costs, drafts + 1, drafts, rejected=held < drafts)
+        at += 1 + held
+    return us

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from pylucebox._errors import InvalidArgumentError, LoadError, StrPath
-from pylucebox._stats import MAX_DRAFT
 from pylucebox.width import WidthCosts
 
-__all__ = ["CostCurve", "curve", "curves", "cycle_us", "read_curve"]
+__all__ = ["CostCurve", "curve", "curves", "cycle_us", "read_curves"]
 
 _MAX_BYTES: Final = 1_000_000
 
@@ -77,11 +76,11 @@ def curve(name: str) -> CostCurve:
     for found in curves():
         if found.name == name:
             return found
-    raise InvalidArgumentError(argument="curve", value=name, allowed=", ".join(each.name for each in curves()))
+    raise InvalidArgumentError(argument="machine", value=name, allowed=", ".join(each.name for each in curves()))
 
 
-def read_curve(path: StrPath) -> CostCurve:
-    """Read the costs that `lucebox calibrate` wrote.
+def read_curves(path: StrPath) -> tuple[CostCurve, ...]:
+    """Read the costs that `lucebox calibrate` wrote, a curve for each context length.
 
     Raises
     ------
@@ -93,25 +92,36 @@ def read_curve(path: StrPath) -> CostCurve:
     try:
         with Path(name).open("rb") as file:
             raw = file.read(_MAX_BYTES + 1)
-        if len(raw) > _MAX_BYTES:
-            raise LoadError(f"cannot read {name!r}", path=name, seen="it is too large for a cost file", advice=advice)
-        entry = json.loads(raw.decode())
-        costs = WidthCosts.from_dict(entry)
     except OSError as error:
-        if isinstance(error, LoadError):
-            raise
         raise LoadError(f"cannot read {name!r}", path=name, seen=error.strerror or str(error)) from error
-    except (ValueError, TypeError, RecursionError) as error:  # InvalidArgumentError is a ValueError
-        seen = error.seen if isinstance(error, InvalidArgumentError) else "it is no JSON object"
+    if len(raw) > _MAX_BYTES:
+        raise LoadError(f"cannot read {name!r}", path=name, seen="it is too large for a cost file", advice=advice)
+    try:
+        found = [WidthCosts.from_dict(entry) for entry in _entries(json.loads(raw.decode()))]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:  # InvalidArgumentError is a ValueError
+        seen = error.seen if isinstance(error, InvalidArgumentError) else "it has no list of costs"
         raise LoadError(f"cannot read {name!r}", path=name, seen=seen, advice=advice) from error
     stem = Path(name).stem
-    return CostCurve(name=stem, title=str(entry.get("title", stem)), evidence="measured", costs=costs)
+    return tuple(
+        CostCurve(
+            name=f"{stem}-{costs.n_past}" if len(found) > 1 else stem,
+            title=f"{stem}, {costs.n_past} tokens of context",
+            evidence="measured",
+            costs=costs,
+        )
+        for costs in found
+    )
+
+
+def _entries(document: Any) -> list[dict[str, Any]]:
+    """Return the costs in a document: those of `lucebox calibrate`, or a single `WidthCosts.as_dict`."""
+    entries = document.get("costs", [document]) if isinstance(document, dict) else None
+    if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
+        msg = "a list of costs"
+        raise TypeError(msg)
+    return entries
 
 
 def _curve(entry: Mapping[str, Any]) -> CostCurve:
     costs = WidthCosts.from_dict(entry)
     return CostCurve(name=entry["name"], title=entry["title"], evidence=entry["evidence"], costs=costs)
-
-
-MAX_ROWS: Final = MAX_DRAFT + 1
-"""Rows of the widest verify step over all sequences: up to that many each row keeps the bits it has alone."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from pylucebox.sim.costs import cycle_us
 from pylucebox.width import WidthCosts
 
-__all__ = ["QUIET", "REALISTIC", "ROUGH", "CycleTime", "Machine", "Noise", "swept"]
+__all__ = ["QUIET", "REALISTIC", "ROUGH", "CycleTime", "Machine", "Noise", "passes", "swept"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ QUIET: Final = Noise()
 REALISTIC: Final = Noise(jitter=0.02, spike_chance=1 / 400, spike_steps=4.0, build_steps=0.5)
 """Two per cent of scatter, a hiccup of four steps every 400 cycles, graphs built at their first use."""
 ROUGH: Final = Noise(jitter=0.2, spike_chance=1 / 200, spike_steps=20.0, build_steps=2.0)
-"""A machine that others use too."""
+"""A machine that others use, too: a fifth of scatter, a hiccup of twenty steps every 200 cycles, slow building."""
 
 
 class CycleTime(NamedTuple):
@@ -82,12 +82,23 @@ class Machine:
         """Return the simulated time in nanoseconds. It stands still while a policy thinks."""
         return round(1000 * self._now_us)
 
-    def cycle(self, n_rows: int, n_drafts: int, *, rejected: bool) -> CycleTime:
-        """Run a cycle; the arguments are those of `cycle_us`."""
+    def cycle(self, widths: Sequence[int], n_drafts: int, *, rejected: bool) -> CycleTime:
+        """Run a cycle.
+
+        Parameters
+        ----------
+        widths
+            Rows of each sequence, all together at most 8.
+        n_drafts
+            Length of the longest chain drafted, 0 to 7.
+        rejected
+            Whether a draft that was verified did not hold.
+        """
         costs, noise = self.costs, self._noise
-        true_us = cycle_us(costs, n_rows, n_drafts, rejected=rejected)
+        rows = passes(widths)
         draft_us = costs.draft_us[n_drafts - 1] if n_drafts else 0.0
-        verify_us = costs.verify_us[n_rows - 1]
+        verify_us = sum(costs.verify_us[n - 1] for n in rows)
+        true_us = draft_us + verify_us + (costs.reject_us if rejected else 0.0)
         rollback_us = costs.reject_us if rejected else 0.0
         step_us = costs.verify_us[0]
         built = draft_built = False
@@ -97,17 +108,33 @@ class Machine:
             if self._random.random() < noise.spike_chance:
                 verify_us += noise.spike_steps * step_us
             if noise.build_steps:
-                built = n_rows not in self._built
+                built = not self._built.issuperset(rows)
                 draft_built = n_drafts > 0 and not self._drafted
                 verify_us += noise.build_steps * step_us * built
                 draft_us += noise.build_steps * step_us * draft_built
-                self._built.add(n_rows)
+                self._built.update(rows)
                 self._drafted |= draft_built
         self._now_us += draft_us + verify_us + rollback_us
         return CycleTime(round(draft_us), round(verify_us), round(rollback_us), built, draft_built, true_us)
 
     def _jitter(self) -> float:
         return math.exp(self._random.gauss(0.0, self._noise.jitter))
+
+
+def passes(widths: Sequence[int]) -> list[int]:
+    """Return the rows of each pass through the model that a verify step of several sequences takes.
+
+    Recurrent layers want equally many rows of each sequence in a pass, and the rows that may be rolled back in one. So
+    llama.cpp takes as many sequences from the front as have the fewest rows of all, or else the first one alone.
+    """
+    waiting = list(widths)
+    rows = []
+    while waiting:
+        fewest = min(waiting)
+        n_seq = next((at for at, width in enumerate(waiting) if width != fewest), len(waiting)) or 1
+        rows.append(n_seq * waiting[0])
+        del waiting[:n_seq]
+    return rows
 
 
 def swept(costs: WidthCosts, noise: Noise, seed: int) -> WidthCosts:

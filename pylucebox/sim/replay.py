@@ -162,7 +162,7 @@ def replay(trace: Trace, policy: WidthPolicy, machine: Machine, *, charge_prefil
 
 def _plain(trace: Trace, machine: Machine, refused: str) -> Replay:
     n_tokens = len(trace.tokens) - 1
-    times = [machine.cycle(1, 0, rejected=False).true_us for _ in range(n_tokens)]
+    times = [machine.cycle([1], 0, rejected=False).true_us for _ in range(n_tokens)]
     cycles = tuple(ReplayCycle(at, 0, 0, 0, 1) for at in range(n_tokens))
     return Replay(n_tokens=n_tokens, decode_us=sum(times), prefill_us=0.0, cycles=cycles, refused=refused)
 
@@ -171,7 +171,8 @@ def replay_batch(traces: Sequence[Trace], policy: WidthPolicy, machine: Machine)
     """Replay requests that begin together, each in a sequence of its own.
 
     In every cycle all sequences that are not done take part. They draft in one chain as long as the longest, and
-    their rows share one verify step of at most 8; the widest are cut to that first. Each is billed the whole cycle.
+    verify at most 8 rows together; the widest are cut to that first. Unequal widths take several passes, see
+    `pylucebox.sim.machine.passes`. Each sequence is billed the whole cycle.
 
     Parameters
     ----------
@@ -254,7 +255,7 @@ def _run(parts: Sequence[_Part], policy: WidthPolicy, machine: Machine) -> None:
     n_rows = sum(part.width for part in parts)
     accepted = [min(part.width - 1, part.sequence.trace.match[part.sequence.position]) for part in parts]
     rejected = any(held < part.width - 1 for held, part in zip(accepted, parts, strict=True))
-    time = machine.cycle(n_rows, max(part.n_drafted for part in parts), rejected=rejected)
+    time = machine.cycle([part.width for part in parts], max(part.n_drafted for part in parts), rejected=rejected)
     for part, held in zip(parts, accepted, strict=True):
         sequence, at = part.sequence, part.sequence.position
         trace = sequence.trace

@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pylucebox._errors import InvalidArgumentError
-from pylucebox.sim.bounds import best_fixed, clairvoyant_us, fixed_us
+from pylucebox.sim.bounds import best_fixed, clairvoyant_us, fixed_us, informed_us
 from pylucebox.sim.costs import CostCurve
-from pylucebox.sim.machine import Machine, Noise, swept
+from pylucebox.sim.machine import ROUGH, Machine, Noise, swept
 from pylucebox.sim.replay import Replay, replay, replay_batch
 from pylucebox.sim.rules import Rule
 from pylucebox.sim.trace import DEPTH, Trace
 from pylucebox.width import FixedWidth
 
-__all__ = ["SHORT_TOKENS", "Cell", "Plan", "Reference", "Section", "Summary", "run", "summarise"]
+__all__ = ["SHORT_TOKENS", "Cell", "Plan", "Reference", "Section", "Summary", "geometric_mean", "run", "summarise"]
 
 SHORT_TOKENS: Final = 128
 """Tokens of short requests."""
@@ -27,9 +27,9 @@ _ANSWER_TOKENS: Final = 32
 _BATCHES: Final = (2, 4)
 
 Section = str
-"""``"single"``: fresh policy, whole text. ``"short"``: fresh policy, 128 tokens. ``"sequence"``: one policy for all the
-texts of a machine, one after the other. ``"batch"``: several texts at once. ``"prefill"``: short answers after long
-prompts, with what MTP costs the prompt."""
+"""``"single"``: fresh policy, whole text. ``"short"``: fresh policy, 128 tokens. ``"rough"``: as single, on a machine
+that others use, too. ``"sequence"``: one policy for all the texts of a machine, one after the other. ``"batch"``:
+several texts at once. ``"prefill"``: short answers after long prompts, with what MTP costs the prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +77,15 @@ class Reference:
         Without MTP.
     clairvoyant_us
         Bound for all policies; None where it is not computed.
+    informed_us
+        What the probabilities could tell; None where it is not computed.
     """
 
     best_us: float
     best_drafts: int | None
     off_us: float
     clairvoyant_us: float | None
+    informed_us: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +172,14 @@ def run(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> list[Ce
     progress
         Called with the name of a rule and a machine after both have met on all texts.
     """
-    sections = {"single": _single, "short": _short, "sequence": _sequence, "batch": _batch, "prefill": _prefill}
+    sections = {
+        "single": _single,
+        "short": _short,
+        "rough": _rough,
+        "sequence": _sequence,
+        "batch": _batch,
+        "prefill": _prefill,
+    }
     cells: list[Cell] = []
     for curve in plan.curves:
         references = _References(curve)
@@ -191,8 +201,10 @@ class _References:
     def of_batch(self, name: str, traces: Sequence[Trace]) -> Reference:
         if name not in self._batches:
             machine = Machine(self._curve.costs)
-            walls = [_wall_us(replay_batch(traces, FixedWidth(drafts + 1), machine)) for drafts in range(DEPTH + 1)]
-            self._batches[name] = Reference(best_us=min(walls), best_drafts=None, off_us=walls[0], clairvoyant_us=None)
+            means = [_mean_us(replay_batch(traces, FixedWidth(drafts + 1), machine)) for drafts in range(DEPTH + 1)]
+            self._batches[name] = Reference(
+                best_us=min(means), best_drafts=None, off_us=means[0], clairvoyant_us=None, informed_us=None
+            )
         return self._batches[name]
 
     def of(self, trace: Trace) -> Reference:
@@ -205,6 +217,7 @@ class _References:
                 best_drafts=best.n_drafts,
                 off_us=fixed_us(trace, costs, 0),
                 clairvoyant_us=clairvoyant_us(trace, costs),
+                informed_us=informed_us(trace, costs),
             )
         return self._known[key]
 
@@ -221,6 +234,10 @@ def _single(plan: Plan, rule: Rule, curve: CostCurve, references: _References) -
 def _short(plan: Plan, rule: Rule, curve: CostCurve, references: _References) -> Iterable[Cell]:
     short = replace(plan, traces=tuple(trace.cut(SHORT_TOKENS) for trace in plan.traces))
     return _fresh("short", short, rule, curve, references)
+
+
+def _rough(plan: Plan, rule: Rule, curve: CostCurve, references: _References) -> Iterable[Cell]:
+    return _fresh("rough", replace(plan, noise=ROUGH), rule, curve, references)
 
 
 def _fresh(section: Section, plan: Plan, rule: Rule, curve: CostCurve, references: _References) -> Iterable[Cell]:
@@ -277,15 +294,15 @@ def _batch(plan: Plan, rule: Rule, curve: CostCurve, references: _References) ->
                 curve=curve.name,
                 text=name,
                 seed=plan.seeds[0],
-                us=_wall_us(replay_batch(traces, policy, machine)),
+                us=_mean_us(replay_batch(traces, policy, machine)),
                 reference=references.of_batch(name, traces),
                 replay=None,
             )
 
 
-def _wall_us(replays: Sequence[Replay]) -> float:
-    """Return how long requests that began together kept the machine busy."""
-    return max(done.decode_us for done in replays)
+def _mean_us(replays: Sequence[Replay]) -> float:
+    """Return how long requests that began together took on average, each from the common start to its own end."""
+    return sum(done.decode_us for done in replays) / len(replays)
 
 
 def _prefill(plan: Plan, rule: Rule, curve: CostCurve, references: _References) -> Iterable[Cell]:
@@ -312,6 +329,7 @@ def _prefill(plan: Plan, rule: Rule, curve: CostCurve, references: _References) 
                 best_drafts=min(range(DEPTH + 1), key=lambda drafts: taxed[drafts]),
                 off_us=taxed[0],
                 clairvoyant_us=min(taxed[0], (bare.clairvoyant_us or 0.0) + tax_us),
+                informed_us=min(taxed[0], (bare.informed_us or 0.0) + tax_us),
             ),
             replay=done,
         )
@@ -333,19 +351,20 @@ def _summary(section: Section, rule: str, cells: Sequence[Cell]) -> Summary:
         section=section,
         rule=rule,
         n_cells=len(cells),
-        mean=_mean(cell.to_best for cell in cells),
+        mean=geometric_mean(cell.to_best for cell in cells),
         worst=worst.to_best,
         worst_cell=f"{worst.text} on {worst.curve}",
         worst_off=worst_off.to_off,
         worst_off_cell=f"{worst_off.text} on {worst_off.curve}",
-        regret=_mean(us / bound for us, _, bound in bounds) - 1.0 if bounds else None,
-        best_regret=_mean(best_us / bound for _, best_us, bound in bounds) - 1.0 if bounds else None,
+        regret=geometric_mean(us / bound for us, _, bound in bounds) - 1.0 if bounds else None,
+        best_regret=geometric_mean(best_us / bound for _, best_us, bound in bounds) - 1.0 if bounds else None,
         by_curve=_means_by(cells, lambda cell: cell.curve),
         by_text=_means_by(cells, lambda cell: cell.text),
     )
 
 
-def _mean(ratios: Iterable[float]) -> float:
+def geometric_mean(ratios: Iterable[float]) -> float:
+    """Return the geometric mean of numbers above 0, one or more."""
     logs = [math.log(ratio) for ratio in ratios]
     return math.exp(sum(logs) / len(logs))
 
@@ -354,4 +373,4 @@ def _means_by(cells: Sequence[Cell], key: Callable[[Cell], str]) -> dict[str, fl
     groups: dict[str, list[float]] = {}
     for cell in cells:
         groups.setdefault(key(cell), []).append(cell.to_best)
-    return {name: _mean(ratios) for name, ratios in groups.items()}
+    return {name: geometric_mean(ratios) for name, ratios in groups.items()}

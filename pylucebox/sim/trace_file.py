@@ -9,16 +9,15 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pylucebox._errors import InvalidArgumentError, LoadError, StrPath, TraceFormatError, WriteError
-from pylucebox.sim.trace import DEPTH, Trace
+from pylucebox._errors import InvalidArgumentError, LoadError, StrPath, WriteError
+from pylucebox.sim.errors import TraceFormatError
+from pylucebox.sim.trace import DEPTH, SUFFIX, Trace
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
 __all__ = ["SUFFIX", "read_trace", "write_trace"]
-
-SUFFIX: Final = ".trace.npz"
 
 _SCHEMA: Final = "lucebox-trace/1"
 _FAMILY: Final = _SCHEMA.partition("/")[0]
@@ -86,6 +85,8 @@ def read_trace(path: StrPath) -> Trace:
     try:
         with zipfile.ZipFile(name) as archive:
             arrays = _arrays(archive, name)
+    except TraceFormatError:  # an OSError, too
+        raise
     except FileNotFoundError as error:
         raise LoadError(f"cannot read {name!r}", path=name, seen="there is no such file") from error
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:

@@ -11,13 +11,11 @@ import pytest
 
 from pylucebox import _errors
 from pylucebox._errors import (
-    ArmError,
     BackendUnavailableError,
     BuildMismatchError,
     CancelledError,
     ClosedError,
     ContextFullError,
-    EnvironmentMismatchError,
     InvalidArgumentError,
     LibraryNotFoundError,
     LoadError,
@@ -28,13 +26,13 @@ from pylucebox._errors import (
     RollbackError,
     SamplingError,
     SequenceStateError,
-    SessionFileError,
     SidecarMismatchError,
     SidecarNotFoundError,
     SpecUnavailableError,
-    TraceFormatError,
     WriteError,
 )
+from pylucebox.ab.errors import ArmError, EnvironmentMismatchError, SessionFileError
+from pylucebox.sim.errors import TraceFormatError
 
 LOG = ("W one", "E two")
 EXAMPLES: list[LuceboxError] = [

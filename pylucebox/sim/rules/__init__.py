@@ -8,8 +8,10 @@ from typing import Final
 
 from pylucebox._errors import InvalidArgumentError
 from pylucebox.sim.machine import Machine
+from pylucebox.sim.rules.ablations import Blind, Plain
 from pylucebox.sim.rules.climb_drop import ClimbDrop
 from pylucebox.sim.rules.linear_fit import LinearFit
+from pylucebox.sim.rules.look_ahead import LookAhead
 from pylucebox.sim.rules.mean_accepted import MeanAccepted
 from pylucebox.sim.rules.stopping import p_min, product
 from pylucebox.width import FixedWidth, WidthCosts, WidthPolicy
@@ -48,9 +50,16 @@ def _simple(make: Callable[[], WidthPolicy]) -> MakePolicy:
     return lambda costs, machine: make()  # noqa: ARG005
 
 
+def _adaptive(costs: WidthCosts, machine: Machine) -> AdaptiveWidth:
+    return AdaptiveWidth(costs, clock=machine.clock)
+
+
 RULES: Final = (
-    Rule("adaptive", "the default, after a sweep", lambda costs, machine: AdaptiveWidth(costs, clock=machine.clock)),
+    Rule("adaptive", "the default, after a sweep", _adaptive),
     Rule("adaptive-cold", "the same without a sweep", lambda costs, machine: AdaptiveWidth(clock=machine.clock)),  # noqa: ARG005
+    Rule("adaptive-blind", "the same without probabilities", lambda costs, machine: Blind(_adaptive(costs, machine))),
+    Rule("adaptive-plain", "the same, asked for widths only", lambda costs, machine: Plain(_adaptive(costs, machine))),
+    Rule("look-ahead", "probabilities at face value against prices, no more", lambda costs, machine: LookAhead(costs)),  # noqa: ARG005
     Rule("off", "no drafts", _simple(lambda: FixedWidth(1)), has_mtp=False),
     Rule("fixed-3", "always three drafts (a common default)", _simple(lambda: FixedWidth(4))),
     Rule("linear-fit", "tokens per time, times on a straight line (Lucebox)", _simple(LinearFit)),

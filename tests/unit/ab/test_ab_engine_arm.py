@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pylucebox._errors import ArmError
 from pylucebox.ab.engine_arm import EngineProcess, identify, open_engine_arm
+from pylucebox.ab.errors import ArmError
 from pylucebox.ab.outcome import decode_speeds
 from pylucebox.ab.records import Arm, Request
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pylucebox._errors import EnvironmentMismatchError, LoadError
+from pylucebox._errors import LoadError
 from pylucebox.ab.environment import (
     HostMachine,
     differences,
@@ -17,6 +17,7 @@ from pylucebox.ab.environment import (
     redact_command,
     require_same,
 )
+from pylucebox.ab.errors import EnvironmentMismatchError
 from pylucebox.ab.planner import Wishes
 from pylucebox.ab.simulate import Behaviour, stub_plan
 

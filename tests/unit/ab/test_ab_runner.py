@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pylucebox._errors import ArmError, SessionFileError
+from pylucebox.ab.errors import ArmError, SessionFileError
 from pylucebox.ab.planner import Wishes
 from pylucebox.ab.records import CycleRecord, Plan, RunRecord
 from pylucebox.ab.runner import Runner

@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from pylucebox._errors import ComparisonError, InvalidArgumentError
+from pylucebox._errors import InvalidArgumentError
+from pylucebox.ab.errors import ComparisonError
 from pylucebox.ab.planner import Wishes, build_plan, claim_note, default_aa, default_pairs, with_pairs_for
 from pylucebox.ab.power import MIN_SAME_PAIRS, pairs_that_can_claim
 from pylucebox.ab.records import Arm, PlannedRun

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pylucebox._errors import ComparisonError
 from pylucebox.ab.arms import named_arm
+from pylucebox.ab.errors import ComparisonError
 from pylucebox.ab.planner import Wishes
 from pylucebox.ab.series import PrefixBuild, find_builds, measure_series, series_rows
 from pylucebox.ab.session import Asked

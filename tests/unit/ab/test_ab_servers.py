@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pylucebox._errors import ArmError
+from pylucebox.ab.errors import ArmError
 from pylucebox.ab.openai_client import Address, ServerError, complete, dialect_of, is_ready
 from pylucebox.ab.records import Arm, Request
 from pylucebox.ab.server_arm import GUARD, ServerProcess, fill_in, open_server_arm, open_url_arm

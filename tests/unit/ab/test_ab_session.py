@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from pylucebox._errors import ComparisonError, EnvironmentMismatchError, InvalidArgumentError
+from pylucebox._errors import InvalidArgumentError
 from pylucebox.ab import session as sessions
 from pylucebox.ab.arms import named_arm
+from pylucebox.ab.errors import ComparisonError, EnvironmentMismatchError
 from pylucebox.ab.planner import Wishes
 from pylucebox.ab.prepare import Prepared
 from pylucebox.ab.records import Request, Suite

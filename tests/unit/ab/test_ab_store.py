@@ -15,7 +15,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from pylucebox._errors import ComparisonError, SessionFileError
+from pylucebox.ab.errors import ComparisonError, SessionFileError
 from pylucebox.ab.records import RunRecord
 from pylucebox.ab.simulate import Simulated, example_session
 from pylucebox.ab.store import DirectoryStore, load_cycles, load_session, write_atomically

@@ -1,0 +1,37 @@
+"""The default policy on the recorded texts and all machines: what `lucebox sim --suite ci` asks of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from pylucebox.sim.costs import curves
+from pylucebox.sim.library import recorded
+from pylucebox.sim.machine import REALISTIC
+from pylucebox.sim.results import Target, conclude
+from pylucebox.sim.rules import rules
+from pylucebox.sim.suite import Plan, run
+
+
+@pytest.fixture(scope="module")
+def targets() -> list[Target]:
+    plan = Plan(
+        name="ci",
+        traces=recorded(),
+        curves=curves(),
+        rules=rules(("adaptive",)),
+        noise=REALISTIC,
+        seeds=(1,),
+        sections=("single", "short"),
+    )
+    return list(conclude(plan, run(plan), []).targets)
+
+
+# A policy that knew the probabilities before it drafts, the costs, and the best price of time would leave 0.53 of the
+# best fixed width's regret, and reach 0.975 in its worst short request: the row "informed" of the table.
+_FAR = pytest.mark.xfail(reason="at or beyond what the recorded probabilities can tell", strict=False)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, pytest.param(3, marks=_FAR), pytest.param(4, marks=_FAR)])
+def test_the_default_policy_reaches_its_target(targets: list[Target], number: int) -> None:
+    target = targets[number]
+    assert target.met, f"{target.what}: {target.value:.3f}, wanted {target.limit}"
