@@ -28,6 +28,10 @@ void * ggml_mul_mat(void * ctx, void * a, void * b);
 void * ggml_mul_mat_id(void * ctx, void * as, void * b, void * ids);
 void * ggml_flash_attn_ext(void * ctx, void * q, void * k, void * v, void * mask, float scale, float max_bias,
                            float logit_softcap);
+void * ggml_gated_delta_net(void * ctx, void * q, void * k, void * v, void * g, void * beta, void * state, int64_t n);
+void * ggml_lightning_indexer(void * ctx, void * q, void * k, void * weights, void * mask);
+void * ggml_ssm_conv(void * ctx, void * x, void * taps);
+void * ggml_top_k(void * ctx, void * a, int k);
 void * ggml_new_graph(void * ctx);
 void ggml_build_forward_expand(void * graph, void * tensor);
 size_t ggml_nbytes(void * tensor);
@@ -93,6 +97,36 @@ class Operations:
         """
         inputs = [(q, "f32", False), (k, cache_type, False), (v, cache_type, False), (mask, "f16", False)]
         return self._run("ggml_flash_attn_ext", inputs, float(q.shape[-1]) ** -0.5, 0.0, 0.0)
+
+    def delta_net(
+        self, *, q: Floats, k: Floats, v: Floats, log_decay: Floats, beta: Floats, state: Floats, n_snapshots: int
+    ) -> tuple[Floats, Floats]:
+        """Return the outputs (n_tokens, n_head, dim) and the last `n_snapshots` states, newest first.
+
+        `q` and `k` are (n_tokens, n_head_k, dim), `v` (n_tokens, n_head, dim), `log_decay` and `beta`
+        (n_tokens, n_head, 1), `state` (n_head, dim, dim), with the weights of a value channel in each row.
+        """
+        inputs = [(values, "f32", False) for values in (q, k, v, log_decay, beta, state)]
+        found = self._run("ggml_gated_delta_net", inputs, n_snapshots)
+        n_written = min(n_snapshots, len(v))
+        states = found[v.size : v.size + n_written * state.size]
+        return found[: v.size].reshape(v.shape), states.reshape(n_written, *state.shape)
+
+    def index_scores(self, q: Floats, keys: Floats, key_type: str, weights: Floats, mask: Floats) -> Floats:
+        """Return the score of each key, shape (n_rows, n_keys).
+
+        `q` is (n_rows, n_head, dim), `keys` (n_keys, 1, dim), `weights` (n_rows, n_head), `mask` (n_rows, n_keys).
+        """
+        inputs = [(q, "f32", False), (keys, key_type, False), (weights, "f32", False), (mask, "f16", False)]
+        return self._run("ggml_lightning_indexer", inputs).reshape(mask.shape)
+
+    def convolution(self, x: Floats, taps: Floats) -> Floats:
+        """Return the convolution of `x` (n_channels, n_rows + n_taps - 1) with `taps`, shape (n_rows, n_channels)."""
+        return self._run("ggml_ssm_conv", [(x, "f32", False), (taps, "f32", False)]).reshape(-1, len(x))
+
+    def top_k(self, values: Floats, k: int) -> npt.NDArray[np.int32]:
+        """Return the indices of the `k` largest values of each row."""
+        return self._run("ggml_top_k", [(values, "f32", False)], k).view(np.int32).reshape(len(values), k)
 
     def _run(self, operation: str, inputs: Sequence[tuple[Any, str, bool]], *params: float) -> Floats:
         base, ffi = self._base, self._ffi

@@ -81,3 +81,103 @@ def test_attention(n_cells: int, cache_type: str) -> None:
         for width in (1, 2, 5, 8):
             together = operations.attention(q[:, :width], k, v, cache_type, mask[:width])
             assert together.tobytes() == single[: len(together)].tobytes(), f"{width} rows, {n_threads} threads"
+
+
+def test_few_rows_of_q8_have_the_bits_of_many() -> None:
+    operations = Operations()
+    weights, rows = normal(40, 1280), normal(12, 1280, seed=1)
+    few, many = (operations.product(weights, "q8_0", rows[:n]) for n in (8, 12))
+    assert few.tobytes() == many[: len(few)].tobytes()
+
+
+def test_attention_skips_what_the_mask_bars() -> None:
+    n_cells, dim = 3000, 64
+    q, k, v = normal(2, 1, dim), normal(1, n_cells, dim, seed=1), normal(1, n_cells, dim, seed=2)
+    chosen = np.sort(np.random.default_rng(3).permutation(n_cells)[:515])
+    mask = np.full((1, n_cells), -np.inf, np.float32)
+    mask[0, chosen] = 0
+    sparse = Operations().attention(q, k, v, "f16", mask)
+    keys, values = (x[0, chosen].astype(np.float16).astype(np.float64) for x in (k, v))
+    weights = np.exp(q[:, 0] @ keys.T / 8)
+    expected = weights @ values / weights.sum(axis=1, keepdims=True)
+    assert np.abs(sparse - expected.ravel()).max() < 2e-6
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize("dim", [32, 128])
+def test_delta_net(dim: int, n_threads: int) -> None:
+    n_head, n_head_k = 4, 2
+    q, k, v = (normal(8, heads, dim, seed=i) / dim**0.5 for i, heads in enumerate((n_head_k, n_head_k, n_head)))
+    log_decay, beta = -np.abs(normal(8, n_head, 1, seed=3)), np.abs(normal(8, n_head, 1, seed=4)) / 4
+    start = normal(n_head, dim, dim, seed=5)
+    operations = Operations(n_threads=n_threads)
+
+    def run(tokens: slice, state: Floats, n_snapshots: int) -> tuple[Floats, Floats]:
+        inputs = {"q": q, "k": k, "v": v, "log_decay": log_decay, "beta": beta}
+        of_tokens = {name: values[tokens] for name, values in inputs.items()}
+        return operations.delta_net(**of_tokens, state=state, n_snapshots=n_snapshots)
+
+    outputs, states, state = [], [], start
+    for i in range(8):
+        output, snapshots = run(slice(i, i + 1), state, 1)
+        state = snapshots[0]
+        outputs.append(output)
+        states.append(state)
+    for width in WIDTHS:
+        for n_snapshots in (1, 3, 8):
+            output, snapshots = run(slice(0, width), start, n_snapshots)
+            assert output.tobytes() == np.concatenate(outputs[:width]).tobytes()
+            for back, snapshot in enumerate(snapshots):
+                assert snapshot.tobytes() == states[width - 1 - back].tobytes(), f"{back} tokens back"
+
+    # the first step, by the definition
+    of_head = [head % n_head_k for head in range(n_head)]
+    decayed = start * np.exp(log_decay[0])[:, :, None]
+    delta = (v[0] - np.einsum("hji,hi->hj", decayed, k[0, of_head])) * beta[0]
+    expected = decayed + delta[:, :, None] * k[0, of_head][:, None, :]
+    assert np.abs(states[0] - expected).max() < 1e-5
+    assert np.abs(outputs[0][0] - np.einsum("hji,hi->hj", expected, q[0, of_head]) / dim**0.5).max() < 1e-5
+
+
+@pytest.mark.parametrize("key_type", ["f32", "f16"])
+@pytest.mark.parametrize("n_head", [2, 4, 6])
+def test_index_scores(n_head: int, key_type: str) -> None:
+    n_keys, dim = 200, 64
+    q, keys = normal(20, n_head, dim), normal(n_keys, 1, dim, seed=1)
+    weights = np.full((20, n_head), dim**-0.5, np.float32)
+    mask = np.where(np.arange(n_keys) < 150 + np.arange(20)[:, None], np.float32(0), np.float32(-np.inf))
+    single = [
+        Operations().index_scores(q[i : i + 1], keys, key_type, weights[i : i + 1], mask[i : i + 1]) for i in range(20)
+    ]
+    for n_threads in (1, 3):
+        for width in (2, 5, 8, 20):
+            together = Operations(n_threads=n_threads).index_scores(
+                q[:width], keys, key_type, weights[:width], mask[:width]
+            )
+            assert together.tobytes() == np.concatenate(single[:width]).tobytes(), f"{width} rows, {n_threads} threads"
+    stored = keys[:, 0].astype(np.float16 if key_type == "f16" else np.float32).astype(np.float64)
+    expected = np.maximum(q @ stored.T, 0).sum(axis=1) * dim**-0.5 + mask
+    seen = mask == 0
+    assert np.abs(np.concatenate(single)[seen] - expected[seen]).max() < 1e-5
+    assert np.isneginf(np.concatenate(single)[~seen]).all()
+
+
+@pytest.mark.parametrize("k", [1, 7, 64, 300])
+def test_top_k_takes_the_first_of_equals(k: int) -> None:
+    # many equal values, as rectified scores have them, and a tail that the mask bars
+    values = np.maximum(np.round(normal(8, 300), 1), 0)
+    values[:, 280:] = -np.inf
+    found = Operations(n_threads=2).top_k(values, k)
+    expected = np.sort(np.argsort(-values, axis=1, kind="stable")[:, :k], axis=1)
+    assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("n_channels", [20, 64])
+@pytest.mark.parametrize("n_rows", [1, 3, 8, 30])
+def test_convolution(n_rows: int, n_channels: int) -> None:
+    x, taps = normal(n_channels, n_rows + 3), normal(n_channels, 4, seed=1)
+    found = Operations(n_threads=2).convolution(x, taps)
+    expected = np.stack([(x[:, i : i + 4] * taps).sum(axis=1) for i in range(n_rows)])
+    assert np.abs(found - expected).max() < 1e-5
+    single = np.concatenate([Operations().convolution(x[:, i : i + 4].copy(), taps) for i in range(n_rows)])
+    assert single.tobytes() == found.tobytes()
