@@ -1,5 +1,5 @@
-// The C functions of liblucebox-server: upstream's server, and the mailbox through which a policy outside of its process's
-// threads answers it. pylucebox/serve/_native.py declares them for ctypes; keep the two alike.
+// The C functions of liblucebox-server: upstream's server, and the mailbox through which width policies on a thread of
+// their own answer it. pylucebox/serve/_native.py declares them for ctypes; keep the two alike.
 #pragma once
 
 #include <stdint.h>
