@@ -48,7 +48,7 @@ def serve(
     launch
         Fields of a `Launch`, and ``sockets``: descriptors that listen, or none to bind addresses.
     make_policy
-        Makes the width policy of a slot, for a ``verify_width`` of 0.
+        Makes the width policy, for a ``verify_width`` of 0.
     limit_ms
         Without an answer of a policy for so long there are no drafts.
     before_accept
