@@ -1,5 +1,5 @@
-// The C functions of liblucebox-server: upstream's server, and the mailbox through which a policy outside of its process's
-// threads answers it. pylucebox/serve/_native.py declares them for ctypes; keep the two alike.
+// The C functions of liblucebox-server: upstream's server, and the mailbox through which width policies on a thread of
+// their own answer it. pylucebox/serve/_native.py declares them for ctypes; keep the two alike.
 #pragma once
 
 #include <stdint.h>
@@ -45,9 +45,9 @@ typedef struct lucebox_server_policy_params {
 enum lucebox_server_event_kind {
     LUCEBOX_SERVER_CLOSED = 0, // the last one
     LUCEBOX_SERVER_LOADED = 1, // the model is there: n_slots, n_draft_max
-    LUCEBOX_SERVER_BEGIN  = 2, // slots[0] begins a reply, n_prompt tokens long its prompt; answered with the next pass
+    LUCEBOX_SERVER_BEGIN  = 2, // slots[0] begins a reply, n_past tokens long its prompt; answered with the next pass
     LUCEBOX_SERVER_REPORT = 3, // what the pass was; answered with the next pass
-    LUCEBOX_SERVER_TRIM   = 4, // the drafts of the slots that asked; answered with their width
+    LUCEBOX_SERVER_ASK    = 4, // the drafts of slots[0] so far; answered with the width, and the further drafts to make
 };
 
 typedef struct lucebox_server_slot {
@@ -76,7 +76,7 @@ typedef struct lucebox_server_event {
     int64_t draft_us;
     int64_t verify_us;
     int32_t kind;
-    int32_t n_active; // slots that take part in the pass
+    int32_t n_active; // slots that take part in the pass, or generate
     int32_t n_rows;
     int32_t graph_built;
     int32_t with_prompt;

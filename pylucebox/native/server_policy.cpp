@@ -86,8 +86,8 @@ void mailbox::answer(const lucebox_server_event & event) {
         std::lock_guard<std::mutex> lock(mutex);
         done        = event.ticket;
         answered_at = clock::now();
-        if (event.kind == LUCEBOX_SERVER_TRIM) {
-            trimmed = event;
+        if (event.kind == LUCEBOX_SERVER_ASK) {
+            asked = event;
         } else if (event.kind != LUCEBOX_SERVER_LOADED) {
             for (int32_t i = 0; i < event.n_slots; ++i) {
                 const auto & entry = event.slots[i];
@@ -190,7 +190,7 @@ bool mailbox::loaded(int32_t n_slots, int32_t n_draft_max) {
     return true;
 }
 
-const char * mailbox::begin(int32_t id_slot, int32_t n_prompt, int32_t n_left, int32_t width) {
+const char * mailbox::begin(int32_t id_slot, int32_t n_others, int32_t n_prompt, int32_t n_left, int32_t width) {
     std::unique_lock<std::mutex> lock(mutex);
     auto & slot = slots.at(id_slot);
     slot.wanted = width != 0 ? width : verify_width;
@@ -201,8 +201,9 @@ const char * mailbox::begin(int32_t id_slot, int32_t n_prompt, int32_t n_left, i
         return slot.wanted == 1 ? OFF_REQUESTED : ACTIVE;
     }
     lucebox_server_event event = {};
-    event.kind    = LUCEBOX_SERVER_BEGIN;
-    event.n_slots = 1;
+    event.kind     = LUCEBOX_SERVER_BEGIN;
+    event.n_slots  = 1;
+    event.n_active = 1 + n_others;
     event.slots[0].slot      = id_slot;
     event.slots[0].n_past    = n_prompt;
     event.slots[0].n_left    = n_left;
@@ -244,8 +245,11 @@ void mailbox::plan(server_draft_pass & pass) {
         make_room(pass, plans);
     }
     for (int32_t i = 0; i < n_active; ++i) {
+        auto & slot = slots[pass.cycles[i].id_slot];
         pass.cycles[i].n_draft = plans[i].n_draft;
-        slots[pass.cycles[i].id_slot].n_verify = plans[i].width - 1;
+        pass.cycles[i].ask     = slot.ask;
+        slot.n_verify = plans[i].width - 1;
+        slot.widest   = plans[i].widest;
     }
 }
 
@@ -317,35 +321,36 @@ void mailbox::make_room(const server_draft_pass & pass, std::vector<planned> & p
     }
 }
 
-void mailbox::trim(server_draft_pass & pass) {
+int32_t mailbox::more(int32_t id_slot, const std::vector<float> & probs) {
     std::unique_lock<std::mutex> lock(mutex);
     stopwatch watch(spent_ns);
+    auto & slot = slots.at(id_slot);
 
     lucebox_server_event event = {};
-    event.kind     = LUCEBOX_SERVER_TRIM;
-    event.n_active = pass.cycles.size();
-    for (auto & cycle : pass.cycles) {
-        auto & slot = slots.at(cycle.id_slot);
-        if (slot.ask && !cycle.drafts.empty()) {
-            auto & entry = event.slots[event.n_slots++];
-            entry.slot       = cycle.id_slot;
-            entry.next_width = slot.n_verify + 1;
-            entry.n_drafted  = copy_some(cycle.drafts, entry.drafts, LUCEBOX_SERVER_MAX_DRAFT);
-            copy_some(cycle.probs, entry.probs, LUCEBOX_SERVER_MAX_DRAFT);
-        }
+    event.kind     = LUCEBOX_SERVER_ASK;
+    event.n_active = 1;
+    event.n_slots  = 1;
+    auto & entry = event.slots[0];
+    entry.slot       = id_slot;
+    entry.max_width  = slot.widest;
+    entry.next_width = slot.n_verify + 1;
+    entry.n_drafted  = copy_some(probs, entry.probs, LUCEBOX_SERVER_MAX_DRAFT);
+    if (!post(event)) {
+        return 0;
     }
-    // this answer is worth a wait: without it the drafts are verified as planned
-    if (event.n_slots > 0 && post(event)) {
-        wake_policy(lock);
-        lock.lock();
-        const auto is_there = [&] { return trimmed.ticket == event.ticket; };
-        if (answered.wait_for(lock, std::chrono::microseconds(std::max(MIN_WAIT_US, patience_us())), is_there)) {
-            for (int32_t i = 0; i < trimmed.n_slots; ++i) {
-                const auto & entry = trimmed.slots[i];
-                slots.at(entry.slot).n_verify = std::max(0, entry.next_width - 1);
-            }
-        }
+    wake_policy(lock);
+    lock.lock();
+    // this answer is worth a wait: without it there are no more drafts, and these are verified as planned
+    const auto is_there = [&] { return asked.ticket == event.ticket; };
+    if (!answered.wait_for(lock, std::chrono::microseconds(std::max(MIN_WAIT_US, patience_us())), is_there)) {
+        return 0;
     }
+    slot.n_verify = std::clamp(asked.slots[0].next_width, 1, slot.widest) - 1;
+    return std::clamp(asked.slots[0].next_n_draft, 0, slot.widest - 1 - (int32_t) probs.size());
+}
+
+void mailbox::trim(server_draft_pass & pass) {
+    std::lock_guard<std::mutex> lock(mutex);
     for (auto & cycle : pass.cycles) {
         cycle.n_verify = std::min<int32_t>(slots.at(cycle.id_slot).n_verify, cycle.drafts.size());
     }

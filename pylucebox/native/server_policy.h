@@ -33,8 +33,9 @@ class mailbox final : public server_draft_policy {
     bool close();
 
     bool         loaded(int32_t n_slots, int32_t n_draft_max) override;
-    const char * begin(int32_t id_slot, int32_t n_prompt, int32_t n_left, int32_t width) override;
+    const char * begin(int32_t id_slot, int32_t n_others, int32_t n_prompt, int32_t n_left, int32_t width) override;
     void         plan(server_draft_pass & pass) override;
+    int32_t      more(int32_t id_slot, const std::vector<float> & probs) override;
     void         trim(server_draft_pass & pass) override;
     void         report(const server_draft_pass & pass) override;
     std::string  state() override;
@@ -44,6 +45,7 @@ class mailbox final : public server_draft_policy {
     struct slot_state {
         int32_t wanted   = 0; // width that the request wants, 0: none
         int32_t n_verify = 0; // drafts to verify in this pass
+        int32_t widest   = 1; // possible in it
         bool    ask      = false;
 
         int64_t first  = 0; // events of this reply have this ticket or a later one
@@ -81,7 +83,7 @@ class mailbox final : public server_draft_policy {
     std::condition_variable answered;
 
     std::deque<lucebox_server_event> queue;
-    lucebox_server_event             trimmed    = {}; // answer to the last TRIM
+    lucebox_server_event             asked      = {}; // answer to the last ASK
     int64_t                          ticket     = 0;  // of the last event
     int64_t                          done       = 0;  // of the last event that is dealt with
     std::chrono::steady_clock::time_point answered_at; // or asked, when nothing was to be answered before

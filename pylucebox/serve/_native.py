@@ -8,12 +8,12 @@ from typing import Any, Final
 from pylucebox._errors import LibraryNotFoundError
 from pylucebox._server_host import load_library
 
-__all__ = ["BEGIN", "CLOSED", "LOADED", "MAX_DRAFT", "REPORT", "TRIM", "Event", "Library", "PolicyParams", "Slot"]
+__all__ = ["ASK", "BEGIN", "CLOSED", "LOADED", "MAX_DRAFT", "REPORT", "Event", "Library", "PolicyParams", "Slot"]
 
 MAX_SLOTS: Final = 8
 MAX_DRAFT: Final = 7
 
-CLOSED, LOADED, BEGIN, REPORT, TRIM = range(5)
+CLOSED, LOADED, BEGIN, REPORT, ASK = range(5)
 
 
 class PolicyParams(ctypes.Structure):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from pylucebox._build import DEMO_MODEL
@@ -35,6 +35,7 @@ drafts. A supervisor keeps the port and starts the server again if it dies.
                          each number in a pass (default: --even-drafts)
   --host ADDRESS         addresses to listen on, comma-separated, or a path ending in .sock (default: {DEFAULT_HOST})
   --port PORT            0 takes a free one (default: {DEFAULT_PORT})
+  --tui                  show slots, speed and drafts on the terminal while it serves
   --insecure-open        listen beyond this machine without --api-key
   --drain-timeout S      seconds that running requests have left after SIGTERM (default: {DEFAULT_DRAIN_S:g})
   --usage                the flags of llama-server, all of which may be given as well
@@ -120,6 +121,7 @@ _VALUES: Final = {
 _SWITCHES: Final = {
     "--demo": "demo",
     "--insecure-open": "insecure_open",
+    "--tui": "tui",
     "--even-drafts": "even",
     "--no-even-drafts": "uneven",
 }
@@ -152,6 +154,10 @@ class ServeFlags:
         Whether the server speaks TLS.
     prefix
         What all paths begin with, as ``--api-prefix`` has it.
+    tui
+        Whether to show a live view.
+    api_key
+        A key that the server takes; empty if it needs none, or they are in a file.
     rest
         Flags for llama-server.
     """
@@ -167,6 +173,8 @@ class ServeFlags:
     no_drafts: str = ""
     tls: bool = False
     prefix: str = ""
+    tui: bool = False
+    api_key: str = field(default="", repr=False)
     rest: tuple[str, ...] = ()
 
 
@@ -226,6 +234,9 @@ def parse_flags(arguments: Sequence[str], environment: Mapping[str, str]) -> Ser
     even = "even" in given or ("uneven" not in given and environment.get(_STRIX_EVEN) != "0")
 
     mtp, width, spec, no_drafts = _spec_flags(given, rest, environment)
+    tls = "--ssl-key-file" in rest or bool(environment.get("LLAMA_ARG_SSL_KEY_FILE"))
+    if "tui" in given and (tls or "--no-slots" in rest or hosts[0].endswith(".sock")):
+        raise _contradiction("--tui", "yes", "it asks the server over plain HTTP, /slots among others")
     return ServeFlags(
         model=model,
         mtp=mtp,
@@ -236,7 +247,9 @@ def parse_flags(arguments: Sequence[str], environment: Mapping[str, str]) -> Ser
         hosts=hosts,
         port=port,
         drain_s=_seconds("--drain-timeout", given.get("drain_s", str(DEFAULT_DRAIN_S))),
-        tls="--ssl-key-file" in rest or bool(environment.get("LLAMA_ARG_SSL_KEY_FILE")),
+        tls=tls,
+        tui="tui" in given,
+        api_key=(_value_of(rest, "--api-key") or environment.get("LLAMA_API_KEY", "")).split(",")[0],
         prefix=_value_of(rest, "--api-prefix") or environment.get("LLAMA_ARG_API_PREFIX", ""),
         rest=tuple(rest),
     )

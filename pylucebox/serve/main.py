@@ -60,6 +60,10 @@ def _run(arguments: Sequence[str]) -> int:
 
         return host_server(["--usage"])
     flags = parse_flags(arguments, os.environ)
+    if flags.tui and not sys.stderr.isatty():
+        raise InvalidArgumentError(
+            argument="--tui", value="yes", reason="standard error is no terminal", advice="Leave it out."
+        )
     from pylucebox.serve.supervisor import supervise  # noqa: PLC0415 - so that wrong usage is told at once
 
     return supervise(flags, Notifier())

@@ -1,7 +1,7 @@
-"""Width policies in a server: one for each slot, on a thread of their own.
+"""The width policy in a server, on a thread of its own.
 
-The thread that runs the slots posts what a pass was into a mailbox in native code, and the policies answer with the
-next pass while the server is at other work. Whatever happens here can cost the drafts, but never a reply.
+The thread that runs the slots posts what a pass was into a mailbox in native code, and the policy answers with the next
+pass while the server is at other work. Whatever happens here can cost the drafts, but never a reply.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import ctypes
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from pylucebox.serve import _native
@@ -32,28 +31,24 @@ LIMIT_MS: Final = 100
 _UNLIMITED: Final = 2**31 - 1
 
 
-@dataclass
-class _Slot:
-    policy: WidthPolicy
-    drafts: DraftPolicy | None  # the same, if it is one
-    without: str | None = None  # why this reply goes without drafts
-
-
 class PolicyHost:
-    """Answers the events of a server with policies.
+    """Answers the events of a server with one policy for all slots; the sequences that it is asked about are slots.
 
-    Every slot has a policy for itself: replies begin and end at different times, and what a policy knows of a text
-    belongs to one of them.
+    A policy is begun when a reply begins and no other is underway. One that begins beside others is to it a sequence
+    whose context is suddenly another.
 
     Parameters
     ----------
     make
-        Makes a policy.
+        Makes the policy, when the model is loaded.
     """
 
     def __init__(self, make: Callable[[], WidthPolicy] = default_policy) -> None:
         self._make = make
-        self._slots: list[_Slot] = []
+        self._policy: WidthPolicy
+        self._drafts: DraftPolicy | None = None  # the same, if it is one
+        self._n_slots = 0
+        self._without: set[int] = set()  # slots whose reply is not worth drafting for
 
     def handle(self, event: Any) -> None:
         """Take notice of an event, and fill in what it asks for.
@@ -61,65 +56,63 @@ class PolicyHost:
         Raises
         ------
         InvalidArgumentError
-            A policy is none, or chose a width that is none.
+            The policy is none, or chose a width that is none.
         """
         entries = event.slots[: event.n_slots] if event.kind != _native.LOADED else ()
         if event.kind == _native.REPORT:
             for entry in entries:
                 self._observe(entry, event)
-                self._plan(entry, event.n_active)
-        elif event.kind == _native.TRIM:
             for entry in entries:
-                self._trim(entry)
+                self._plan(entry, event.n_active)
+        elif event.kind == _native.ASK:
+            for entry in entries:
+                self._decide(entry)
         elif event.kind == _native.BEGIN:
             for entry in entries:
-                self._begin(entry)
-                self._plan(entry, 1)
+                self._begin(entry, event.n_active)
+                self._plan(entry, event.n_active)
         elif event.kind == _native.LOADED:
-            self._slots = [self._new() for _ in range(event.n_slots)]
+            policy = self._make()
+            check_policy(policy)
+            self._policy, self._n_slots = policy, event.n_slots
+            self._drafts = policy if isinstance(policy, DraftPolicy) else None
 
-    def _new(self) -> _Slot:
-        policy = self._make()
-        check_policy(policy)
-        return _Slot(policy, policy if isinstance(policy, DraftPolicy) else None)
-
-    def _begin(self, entry: Any) -> None:
-        slot = self._slots[entry.slot]
-        slot.policy.begin(1, entry.max_width)
-        if slot.drafts is not None:
-            slot.without = slot.drafts.worth_drafting(entry.n_past, _tokens_left(entry.n_left))
+    def _begin(self, entry: Any, n_active: int) -> None:
+        if n_active == 1:
+            self._policy.begin(self._n_slots, entry.max_width)
+        self._without.discard(entry.slot)
+        if self._drafts and self._drafts.worth_drafting(entry.n_past, _tokens_left(entry.n_left)) is not None:
+            self._without.add(entry.slot)
 
     def _plan(self, entry: Any, n_active: int) -> None:
-        slot = self._slots[entry.slot]
-        widest = entry.max_width
+        slot, widest = entry.slot, entry.max_width
         width, n_draft, ask = 1, 0, False
-        if slot.without is None:
-            context = CycleContext(0, entry.n_past, _tokens_left(entry.n_left), widest, n_active)
-            if slot.drafts is None:
-                width = check_choice(slot.policy.choose(0, context), widest)
+        if slot not in self._without:
+            context = CycleContext(slot, entry.n_past, _tokens_left(entry.n_left), widest, n_active)
+            if self._drafts is None:
+                width = check_choice(self._policy.choose(slot, context), widest)
                 n_draft = width - 1
             else:
-                width, n_draft, ask = slot.drafts.plan(0, context)
+                width, n_draft, ask = self._drafts.plan(slot, context)
                 width = check_choice(width, widest)
                 n_draft = check_choice(n_draft + 1, widest) - 1
         entry.next_width, entry.next_n_draft, entry.next_ask = width, n_draft, bool(ask)
 
-    def _trim(self, entry: Any) -> None:
-        slot = self._slots[entry.slot]
-        if slot.drafts is not None:
-            # llama-server's drafter makes all drafts of a pass at once, so there are no more of them to ask for.
-            width, _ = slot.drafts.decide(0, entry.probs[: entry.n_drafted])
-            entry.next_width = check_choice(width, entry.n_drafted + 1)
+    def _decide(self, entry: Any) -> None:
+        if self._drafts is not None:
+            n_drafted, widest = entry.n_drafted, entry.max_width
+            width, n_more = self._drafts.decide(entry.slot, entry.probs[:n_drafted])
+            entry.next_width = check_choice(width, widest)
+            entry.next_n_draft = check_choice(n_drafted + n_more + 1, widest) - 1 - n_drafted
 
     def _observe(self, entry: Any, event: Any) -> None:
-        slot = self._slots[entry.slot]
-        if slot.without is not None:
+        if entry.slot in self._without:
             return
         n_drafted = entry.n_drafted
-        slot.policy.observe(
-            0,
+        self._policy.observe(
+            entry.slot,
             CycleObservation(
-                seq=0,
+                seq=entry.slot,
                 width=entry.width,
                 n_drafted=n_drafted,
                 n_accepted=entry.n_accepted,
@@ -138,14 +131,14 @@ class PolicyHost:
 
 
 def answer_events(lib: _native.Library, host: PolicyHost) -> None:
-    """Answer a server's events until it ends, or until a policy fails.
+    """Answer a server's events until it ends, or until the policy fails.
 
     Parameters
     ----------
     lib
         The native library.
     host
-        The policies.
+        The policy.
     """
     event = _native.Event()
     here = ctypes.byref(event)

@@ -12,9 +12,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from pylucebox._errors import LuceboxError
 from pylucebox.serve.flags import ServeFlags, without_owned_variables
@@ -23,6 +23,7 @@ from pylucebox.serve.launch import Launch, plan_launch
 from pylucebox.serve.listen import close_all, open_listeners, url_of
 from pylucebox.serve.notify import Notifier
 from pylucebox.serve.restarts import Ended, Restarts, exit_code_of
+from pylucebox.serve.tui import LiveView
 
 __all__ = ["Supervisor", "supervise"]
 
@@ -44,10 +45,30 @@ def supervise(flags: ServeFlags, notifier: Notifier) -> int:
     plan_launch(flags, flags.port)  # what is wrong with the files is said before anything is opened
     listeners = open_listeners(flags.hosts, flags.port)
     try:
-        with Supervisor(flags, listeners, notifier) as supervisor:
+        with Supervisor(flags, listeners, notifier) as supervisor, _shown(flags, supervisor):
             return supervisor.run()
     finally:
         close_all(listeners)
+
+
+@contextlib.contextmanager
+def _shown(flags: ServeFlags, supervisor: Supervisor) -> Iterator[None]:
+    """Draw a live view while the supervisor runs, if it is asked for."""
+    if not flags.tui:
+        yield
+        return
+    from rich.console import Console  # noqa: PLC0415 - only with --tui
+
+    headers = {"Authorization": f"Bearer {flags.api_key}"} if flags.api_key else {}
+    view = LiveView(Console(stderr=True), supervisor.url + flags.prefix, supervisor.state, headers)
+    root = logging.getLogger()
+    handlers, root.handlers = root.handlers, [view.handler()]
+    supervisor.follow_log = view.follow
+    try:
+        with view:
+            yield
+    finally:
+        root.handlers = handlers
 
 
 class Supervisor:
@@ -86,6 +107,18 @@ class Supervisor:
         self._exit_code: int | None = None
         self._n_signals = 0
         self._old_handlers: dict[int, Any] = {}
+        self.follow_log: Callable[[IO[bytes]], None] | None = None  # takes what a worker prints
+
+    @property
+    def url(self) -> str:
+        """Where the server is reached at its first address."""
+        return url_of(self._flags.hosts[0], self._listeners[0])
+
+    def state(self) -> tuple[str, int | None]:
+        """Return what there is to say of the worker, and its process."""
+        again = f", started {self._n_starts} times" if self._n_starts > 1 else ""
+        worker = self._worker
+        return self._state + again, None if worker is None else worker.pid
 
     # ---- life ------------------------------------------------------------------------------------------------
 
@@ -160,10 +193,14 @@ class Supervisor:
                 pass_fds=[theirs.fileno(), *descriptors],
                 env=without_owned_variables(os.environ),
                 stdin=subprocess.DEVNULL,
+                stdout=None if self.follow_log is None else subprocess.PIPE,
+                stderr=None if self.follow_log is None else subprocess.STDOUT,
                 start_new_session=True,  # a terminal's Ctrl-C goes to the supervisor alone
             )
         finally:
             theirs.close()
+        if self.follow_log is not None and self._worker.stdout is not None:
+            self.follow_log(self._worker.stdout)
         self._line, self._received = ours, b""
         ours.sendall(json.dumps({**launch.as_dict(), "sockets": descriptors}).encode() + b"\n")
         ours.setblocking(False)

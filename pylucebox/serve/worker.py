@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
-from pylucebox._errors import LuceboxError
+from pylucebox._errors import LibraryNotFoundError, LuceboxError
 from pylucebox._server_host import host_server
 from pylucebox.serve import _native
 from pylucebox.serve.policy import LIMIT_MS, PolicyHost, answer_events
@@ -48,7 +48,7 @@ def serve(
     launch
         Fields of a `Launch`, and ``sockets``: descriptors that listen, or none to bind addresses.
     make_policy
-        Makes the width policy of a slot, for a ``verify_width`` of 0.
+        Makes the width policy, for a ``verify_width`` of 0.
     limit_ms
         Without an answer of a policy for so long there are no drafts.
     before_accept
@@ -114,14 +114,20 @@ class _Line:
             for line in self._lines:
                 command = json.loads(line)
                 if "drain_s" in command:
-                    lib.drain(int(1000 * command["drain_s"]))
+                    self._end(lib, command["drain_s"])
                 else:
                     self._may_accept.set()
         self._may_accept.set()
-        if self._is_ready:
-            lib.drain(0)
-        else:
-            os.kill(os.getpid(), signal.SIGTERM)  # while it loads there is nothing to end in good order
+        self._end(lib, 0)
+
+    def _end(self, lib: _native.Library, within_s: float) -> None:
+        try:
+            if self._is_ready:
+                lib.drain(int(1000 * within_s))
+                return
+        except LibraryNotFoundError:  # without that patch it ends at once
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)  # while it loads there is nothing to end in good order
 
     def _announce(self) -> None:
         while ask_health(self.launch) != HTTPStatus.OK:

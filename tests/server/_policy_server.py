@@ -17,6 +17,7 @@ from pylucebox.serve.worker import serve
 from pylucebox.width import CycleContext, CycleObservation, CyclePlan, FixedWidth, default_policy
 
 AFTER = 3
+SURE = 0.9
 """Passes that go well before a policy fails."""
 
 
@@ -86,23 +87,24 @@ class Recording(FixedWidth):
 class Uneven(Recording):
     """Another width for each slot: 2, 3, 4 and so on."""
 
-    n_made = 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.width = 2 + Uneven.n_made
-        Uneven.n_made += 1
+    def choose(self, seq: int, context: CycleContext) -> int:
+        super().choose(seq, context)
+        return min(2 + seq, context.max_width)
 
 
 class Asking(Recording):
-    """Makes four drafts and verifies those before the first improbable one."""
+    """Drafts on by two until one is improbable or five are made, and verifies those before it."""
 
     def plan(self, seq: int, context: CycleContext) -> CyclePlan:  # noqa: ARG002
-        return CyclePlan(min(5, context.max_width), min(4, context.max_width - 1), ask=True)
+        self._widest = context.max_width
+        n_draft = min(1, context.max_width - 1)
+        return CyclePlan(1 + n_draft, n_draft, ask=True)
 
     def decide(self, seq: int, probs: Sequence[float]) -> tuple[int, int]:  # noqa: ARG002
         self._write({"asked": list(probs)})
-        return 1 + next((i for i, prob in enumerate(probs) if prob < 0.9), len(probs)), 0
+        n_sure = next((i for i, prob in enumerate(probs) if prob < SURE), len(probs))
+        n_more = min(2, min(6, self._widest) - 1 - len(probs)) if n_sure == len(probs) else 0
+        return 1 + n_sure, n_more
 
     def worth_drafting(self, prompt_tokens: int, max_tokens: int) -> str | None:  # noqa: ARG002
         return "too short" if max_tokens < 8 else None

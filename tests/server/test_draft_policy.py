@@ -174,9 +174,12 @@ def test_policy_that_asks_decides_after_the_probabilities(with_policy: StartPoli
     seen = observed(tmp_path, N_TOKENS - 1)
     for cycle in seen[1:-1]:  # before the first plan is there, and at the end of the reply
         n_sure = next((i for i, prob in enumerate(cycle["draft_probs"]) if prob < 0.9), cycle["n_drafted"])
-        # an answer that is not there in time leaves the plan, which is to verify all
+        # an answer that is not there in time leaves what was planned before, which is to verify all so far
         assert cycle["n_verified"] in (n_sure, cycle["n_drafted"])
     assert any(cycle["n_verified"] < cycle["n_drafted"] for cycle in seen)
+    # drafts that were asked for after looking at the first
+    assert max(cycle["n_drafted"] for cycle in seen) in (3, 5)
+    assert [len(probs) for probs in record(tmp_path, "asked")][:1] == [1]
     short = server.complete("def add(a, b):", n_predict=6)
     assert short["timings"]["draft_n"] == 0
     assert short["tokens"] == reply["tokens"][:6]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -157,6 +159,36 @@ def test_signal_while_it_starts(demo_model: Path, tmp_path: Path, number: signal
     assert server.process.wait(20) == 0, server.log_text()
     with pytest.raises(ProcessLookupError):
         os.kill(worker, 0)
+
+
+def test_live_view(demo_model: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    terminal, inside = os.openpty()
+    call = [sys.executable, "-m", "pylucebox.serve.main", "-m", str(demo_model), "--port", str(port), "--tui", *SMALL]
+    environment = {**server_environment(), "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "50"}
+    with subprocess.Popen(call, env=environment, stdin=inside, stdout=inside, stderr=inside) as process:
+        os.close(inside)
+        shown = ""
+        until = time.monotonic() + 60
+        try:
+            while not ("ready" in shown and "drafts on" in shown and "busy" not in shown and "idle" in shown):
+                assert time.monotonic() < until, shown[-2000:]
+                shown += os.read(terminal, 65536).decode(errors="replace")
+        finally:
+            process.terminate()
+            drain = threading.Thread(target=read_to_the_end, args=(terminal,))  # it must not wait for its reader
+            drain.start()
+            assert process.wait(30) == 0
+            drain.join()
+            os.close(terminal)
+    assert run("-m", demo_model, "--tui").returncode == 2  # no terminal
+
+
+def read_to_the_end(terminal: int) -> None:
+    with contextlib.suppress(OSError):
+        while os.read(terminal, 65536):
+            pass
 
 
 # ---- as process 1 of a container ---------------------------------------------------------------------------------

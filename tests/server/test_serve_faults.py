@@ -251,3 +251,24 @@ def test_slow_reader_holds_nobody_up(server: Serve) -> None:
     with streaming(server, n_predict=200) as reply:  # and does not read on
         assert server.complete("The sum is", n_predict=16)["tokens_predicted"] == 16
         assert events_of(reply)[-1]["tokens_predicted"] == 200
+
+
+def test_many_short_requests_leave_nothing_behind(server: Serve) -> None:
+    def resident_bytes() -> int:
+        status = Path(f"/proc/{server.worker()}/status").read_text("ascii")
+        return 1024 * int(status.split("VmRSS:")[1].split()[0])
+
+    body = json.dumps({"prompt": "a b", "n_predict": 2, "cache_prompt": False}).encode()
+    with contextlib.closing(server.connect()) as link:
+
+        def ask(n_times: int) -> None:
+            for _ in range(n_times):
+                link.request("POST", "/completion", body, {"Content-Type": "application/json"})
+                reply = link.getresponse()
+                assert reply.status == 200
+                assert json.loads(reply.read())["tokens_predicted"] == 2
+
+        ask(100)  # buffers grow to their size
+        before = resident_bytes()
+        ask(300)
+        assert resident_bytes() - before < 4 * 2**20

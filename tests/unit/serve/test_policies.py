@@ -14,24 +14,24 @@ from pylucebox.width import CycleContext, CycleObservation, CyclePlan, FixedWidt
 
 
 class Log:
-    """What the policies of a host were told, with their numbers."""
+    """What a policy was told."""
 
     def __init__(self) -> None:
-        self.lines: list[tuple[int, str, Any]] = []
+        self.lines: list[tuple[str, Any]] = []
         self.made = 0
 
     def policy(self) -> Noting:
         self.made += 1
-        return Noting(self, self.made - 1)
+        return Noting(self)
 
 
 class Noting(FixedWidth):
-    def __init__(self, log: Log, number: int) -> None:
+    def __init__(self, log: Log) -> None:
         super().__init__(4)
-        self.log, self.number = log, number
+        self.log = log
 
     def note(self, what: str, value: Any) -> None:
-        self.log.lines.append((self.number, what, value))
+        self.log.lines.append((what, value))
 
     def begin(self, n_seq: int, max_width: int) -> None:
         self.note("begin", (n_seq, max_width))
@@ -80,15 +80,27 @@ def loaded(n_slots: int) -> Any:
 BEGIN = {"slot": 1, "n_past": 10, "n_left": 100, "max_width": 8}
 
 
-def test_every_slot_has_a_policy_of_its_own() -> None:
+def test_slots_are_sequences_of_one_policy() -> None:
     log = Log()
     host = PolicyHost(log.policy)
     host.handle(loaded(3))
-    assert log.made == 3
-    begin = event(_native.BEGIN, BEGIN)
+    assert log.made == 1
+    begin = event(_native.BEGIN, BEGIN, n_active=1)
     host.handle(begin)
-    assert log.lines == [(1, "begin", (1, 8)), (1, "choose", CycleContext(0, 10, 100, 8, 1))]
+    assert log.lines == [("begin", (3, 8)), ("choose", CycleContext(1, 10, 100, 8, 1))]
     assert (begin.slots[0].next_width, begin.slots[0].next_n_draft, begin.slots[0].next_ask) == (4, 3, 0)
+    log.lines.clear()
+    host.handle(event(_native.BEGIN, {**BEGIN, "slot": 2}, n_active=2))
+    assert log.lines == [("choose", CycleContext(2, 10, 100, 8, 2))]  # another reply is underway
+
+
+def test_all_slots_of_a_pass_are_observed_before_the_next_is_planned() -> None:
+    log = Log()
+    host = PolicyHost(log.policy)
+    host.handle(loaded(2))
+    both = [{**BEGIN, "slot": slot, "width": 1, "n_tokens": 1} for slot in (0, 1)]
+    host.handle(event(_native.REPORT, *both, n_active=2))
+    assert [what for what, _ in log.lines] == ["observe", "observe", "choose", "choose"]
 
 
 def test_report_is_an_observation_and_asks_for_the_next_pass() -> None:
@@ -111,9 +123,9 @@ def test_report_is_an_observation_and_asks_for_the_next_pass() -> None:
     times = {"draft_us": 20, "verify_us": 30, "n_rows": 6, "n_active": 2, "graph_built": 1, "with_prompt": 1}
     report = event(_native.REPORT, entry, **times)
     host.handle(report)
-    (_, _, seen), (_, _, context) = log.lines
+    (_, seen), (_, context) = log.lines
     assert seen == CycleObservation(
-        seq=0,
+        seq=1,
         width=4,
         n_drafted=3,
         n_accepted=1,
@@ -128,33 +140,33 @@ def test_report_is_an_observation_and_asks_for_the_next_pass() -> None:
         n_active=2,
         shared_prefill=True,
     )
-    assert context == CycleContext(0, 12, 2, 2, 2)
+    assert context == CycleContext(1, 12, 2, 2, 2)
     assert report.slots[0].next_width == 2  # no more is left
 
 
 def test_policy_that_looks_at_the_drafts() -> None:
     log = Log()
-    host = PolicyHost(lambda: Deep(log, 0))
+    host = PolicyHost(lambda: Deep(log))
     host.handle(loaded(2))
     begin = event(_native.BEGIN, BEGIN)
     host.handle(begin)
     assert (begin.slots[0].next_width, begin.slots[0].next_n_draft, begin.slots[0].next_ask) == (3, 5, 1)
-    trim = event(_native.TRIM, {"slot": 1, "n_drafted": 2, "next_width": 3, "probs": [0.5, 0.25]})
-    host.handle(trim)
-    assert (0, "decide", [0.5, 0.25]) in log.lines
-    assert trim.slots[0].next_width == 2
+    ask = event(_native.ASK, {"slot": 1, "max_width": 8, "n_drafted": 2, "next_width": 3, "probs": [0.5, 0.25]})
+    host.handle(ask)
+    assert ("decide", [0.5, 0.25]) in log.lines
+    assert (ask.slots[0].next_width, ask.slots[0].next_n_draft) == (2, 1)
 
 
 def test_reply_that_is_not_worth_it_goes_without_drafts() -> None:
     log = Log()
-    host = PolicyHost(lambda: Deep(log, 0))
+    host = PolicyHost(lambda: Deep(log))
     host.handle(loaded(2))
     begin = event(_native.BEGIN, {**BEGIN, "n_left": 5})
     host.handle(begin)
-    assert (0, "worth", (10, 5)) in log.lines
+    assert ("worth", (10, 5)) in log.lines
     assert (begin.slots[0].next_width, begin.slots[0].next_n_draft, begin.slots[0].next_ask) == (1, 0, 0)
     host.handle(event(_native.REPORT, {**BEGIN, "width": 1, "n_tokens": 1}))
-    assert not any(what == "observe" for _, what, _ in log.lines)
+    assert not any(what == "observe" for what, _ in log.lines)
 
 
 @pytest.mark.parametrize("width", [0, 9, "wide", True, 4.0], ids=str)
