@@ -40,9 +40,6 @@ class SessionOptions:
         builds none; 0 keeps only the last.
     draft_chain
         Make all drafts of a cycle in one launch, where that can be had; otherwise each has its own.
-    n_kept_graphs
-        Graphs of steps with few rows to keep, for the trunk and for the MTP block, 0 to 64. A step whose graph is kept
-        builds none; 0 keeps only the last.
     """
 
     n_ctx: int
@@ -57,7 +54,6 @@ class SessionOptions:
     mtp_kv_in_trunk: bool = True
     n_kept_graphs: int = DEFAULT_KEPT_GRAPHS
     draft_chain: bool = True
-    n_kept_graphs: int = DEFAULT_KEPT_GRAPHS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +76,6 @@ class SessionInfo:
         Host memory of the most graphs that may be kept; each takes its part when it is first used.
     draft_chain
         Whether all drafts of a cycle are made in one launch; if not, `NativeSession.why_stepwise` says why.
-    kept_graphs_bytes
-        Host memory of the most graphs that may be kept; each takes its part when it is first used.
     """
 
     n_ctx: int
@@ -96,4 +90,3 @@ class SessionInfo:
     mtp_kv_in_trunk: bool
     kept_graphs_bytes: int
     draft_chain: bool
-    kept_graphs_bytes: int
