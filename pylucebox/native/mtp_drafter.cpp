@@ -19,6 +19,10 @@ static void set_chain(llama_context * ctx, int32_t n) {
     llama_set_mtp_chain(ctx, n);
 }
 
+static const float * drafts_of(llama_context * ctx, llama_seq_id seq) {
+    return llama_get_mtp_chain(ctx, seq);
+}
+
 // The first part of a graph is the host's own where the embeddings are on the host; what is beyond it and the
 // device's part is a passage in between.
 static int32_t n_waits_inside(const llama_context * ctx) {
@@ -36,7 +40,7 @@ static int32_t n_waits_inside(const llama_context *) {
     return 0;
 }
 
-static const float * llama_get_mtp_chain(llama_context *, llama_seq_id) {
+static const float * drafts_of(llama_context *, llama_seq_id) {
     return nullptr;
 }
 #endif
@@ -228,7 +232,7 @@ void mtp_drafter::launch(const std::vector<int32_t> & left, int32_t n, draft_cou
         if (rows[seq] < 0) {
             continue;
         }
-        const float * drafts = llama_get_mtp_chain(ctx.get(), (llama_seq_id) seq);
+        const float * drafts = drafts_of(ctx.get(), (llama_seq_id) seq);
         if (drafts == nullptr) {
             fail(LUCEBOX_ERR_INTERNAL, "the MTP block made no drafts for sequence %zu", seq);
         }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from _gguf_bytes import I32, TABLES, Typed, write_model
 
 from pylucebox import InvalidArgumentError, LoadError
-from pylucebox._drafting import decide_draft_vocab, path_note
+from pylucebox._drafting import decide_draft_vocab, memory_note, path_note
 from pylucebox._sidecar import SidecarVerdict
 from pylucebox._spec import SpecReason
 
@@ -78,3 +79,17 @@ def test_a_model_that_does_not_tell_its_special_tokens(tmp_path: Path) -> None:
 def test_how_drafts_are_launched() -> None:
     assert "one launch" in path_note("")
     assert path_note("it rains").endswith("waits for it: it rains")
+
+
+def test_what_the_block_adds_to_memory() -> None:
+    mib = 2**20
+    model = SimpleNamespace(
+        mtp_source="sidecar", mtp_size_bytes=9 * mib, mtp_block_bytes=7 * mib, draft_rows_bytes=3 * mib
+    )
+    session = SimpleNamespace(mtp_context_bytes=4 * mib, mtp_compute_bytes=mib // 2)
+    assert memory_note(model, session) == (
+        "MTP adds 16.5 MiB of memory: block 7.0, its K/V 4.0, rows to draft from 3.0, scratch 0.5,"
+        " tables of its file 2.0"
+    )
+    model.mtp_source, model.mtp_size_bytes, model.draft_rows_bytes = "in-file", 0, 0
+    assert memory_note(model, session) == "MTP adds 11.5 MiB of memory: block 7.0, its K/V 4.0, scratch 0.5"
