@@ -185,7 +185,8 @@ def test_the_host_waits_once_for_a_chain(session: NativeSession, n_seq: int) -> 
         session.propose([MoreDrafts(seq, n) for seq in range(n_seq)])
         _, times = session.cycle([Ask(seq, 1, 1) for seq in range(n_seq)])
         assert (times.n_draft_steps, times.n_draft_waits) == (1, 1)
-        assert times.n_draft_rows == n * n_seq
+        # a step without drafts leaves its pair to the next chain
+        assert n * n_seq <= times.n_draft_rows <= (n + 1) * n_seq
 
 
 def test_the_graph_of_a_chain_is_built_once(session: NativeSession) -> None:

@@ -142,7 +142,8 @@ def test_bytes_after_cycles(model: Callable[[str], Model], name: str) -> None:
     for session in sessions:
         prefill(session, ids_of(model(name), 150))
     for cycle in range(40):
-        width = (8, 1, 4, 2, 1, 1, 8, 3)[cycle % 8]
+        # Never more than eight pairs wait in the session with passes of its own: more take kernels of other bits.
+        width = (8, 4, 1, 2, 1, 1, 8, 3)[cycle % 8]
         results = [session.cycle([Ask(0, width, 500)])[0][0] for session in sessions]
         assert results[0] == results[1]
         accepted.add((width, results[0].n_accepted))
