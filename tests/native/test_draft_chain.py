@@ -183,7 +183,7 @@ def test_the_host_waits_once_for_a_chain(session: NativeSession, n_seq: int) -> 
         session.prefill(seq, list(b"abcabd"), session.open_sampler(GREEDY, None), use_mtp=True)
     for n in range(1, 8):
         session.propose([MoreDrafts(seq, n) for seq in range(n_seq)])
-        _, times = session.cycle([Ask(seq, 1, 1) for seq in range(n_seq)])
+        _, times = session.cycle([Ask(seq, 2, 2) for seq in range(n_seq)])
         assert (times.n_draft_steps, times.n_draft_waits) == (1, 1)
         # a step without drafts leaves its pair to the next chain
         assert n * n_seq <= times.n_draft_rows <= (n + 1) * n_seq
