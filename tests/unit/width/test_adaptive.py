@@ -48,7 +48,7 @@ def test_counting_is_near_the_best_fixed_width(name: str, chance: float) -> None
 
 
 def _texts(chance: float) -> list[Text]:
-    return [text((600, chance), seed=seed) for seed in range(4)]
+    return [text((500, chance), seed=seed) for seed in range(2)]
 
 
 @pytest.mark.parametrize("name", ["steep", "middle", "flat"])
@@ -271,7 +271,7 @@ def test_verdict_on_one_text_does_not_bind_the_next() -> None:
         policy, easy = adaptive(STEEP), text((300, 0.95), seed=seed)
         drive(policy, text((1000, 0.0)), STEEP)
         ratios.append(drive(policy, easy, STEEP).speed / drive(adaptive(STEEP), easy, STEEP).speed)
-    assert sum(ratios) / len(ratios) > 0.97
+    assert sum(ratios) / len(ratios) > 0.95
 
 
 def test_state_survives_saving_and_loading() -> None:
