@@ -247,6 +247,19 @@ def test_batch_with_useless_drafts_goes_without() -> None:
     assert passes[3, 1] > 0.9 * passes.total()
 
 
+@pytest.mark.parametrize("n_seq", [5, 8, 9])
+def test_more_sequences_than_rows_for_drafts_go_without(n_seq: int) -> None:
+    policy = adaptive(FLAT)
+    policy.begin(n_seq, 8)
+    for _ in range(30):
+        plans = [policy.plan(seq, CycleContext(seq, 10, 100, 8, n_seq)) for seq in range(n_seq)]
+        assert set(plans) == {(1, 0, False)}
+        for seq in range(n_seq):
+            seen = CycleObservation(seq, 1, 0, 0, (), 0, 12_000, 0, n_seq, False, tokens=(1,), n_active=n_seq)
+            policy.observe(seq, seen)
+    assert policy.telemetry().plain_reasons == (("limit", 30 * n_seq),)
+
+
 def test_last_of_a_batch_goes_on_alone() -> None:
     policy = adaptive(FLAT)
     batch(policy, [0.95, 0.95], FLAT, [40, 60])
