@@ -79,7 +79,7 @@ def joint_rates(
         What a pass may take longer than a plain one; choices that might take more are left out.
     """
     _, verify, draft, reject = prices
-    plain_us = verify[n_active - 1]
+    plain_us = verify[min(n_active, len(verify)) - 1]
     curves = [(expected_tokens(acceptance), limit) for acceptance, limit in texts]
     rates = [1.0 / plain_us]
     for k in range(1, widest):

@@ -153,12 +153,11 @@ class AdaptiveWidth:
         self._pass.members.append(seq)
         widest = min(context.max_width, context.max_tokens_left, MAX_WIDTH // n_active)
         state.plan(context.n_past, max(0, widest - 1))
-        if n_active > 1:
-            return self._plan_joint(state, n_active, context.max_width, opens=opens)
         if not state.limit:
             state.reason = "limit"
-            return _PLAIN
-        return self._plan_alone(state)
+        if n_active > 1:
+            return self._plan_joint(state, n_active, context.max_width, opens=opens)
+        return self._plan_alone(state) if state.limit else _PLAIN
 
     def _affordable(self, limit: int) -> int:
         """Return the most drafts that the ledger allows."""
@@ -233,16 +232,14 @@ class AdaptiveWidth:
         if opens and not self._thrift.light:
             texts = [self._sequences[seq] for seq in self._members if seq in self._sequences] or [state]
             prices = self._model.prices
-            rates = joint_rates(
-                [(text.acceptance.rates(), text.limit) for text in texts],
-                n_active,
-                min(max_width, MAX_WIDTH // n_active),
-                prices,
-                self._ledger.room_us(prices.verify[n_active - 1]),
-            )
+            widest = min(max_width, MAX_WIDTH // n_active)
+            known = [(text.acceptance.rates(), text.limit) for text in texts]
+            room_us = self._ledger.room_us(prices.verify[min(n_active, MAX_WIDTH) - 1])
+            rates = joint_rates(known, n_active, widest, prices, room_us)
             k = self._joint = best_of(rates, self._joint)
             # One more step of the common chain, paid once, shows a draft of each sequence.
-            self._joint_looks = k < MAX_DRAFT and self._credits.pay_floor(prices.draft[k + 1] - prices.draft[k])
+            price_us = prices.draft[min(k + 1, MAX_DRAFT)] - prices.draft[k]
+            self._joint_looks = k + 1 < widest and self._credits.pay_floor(price_us)
         k = min(self._joint, state.limit)
         return CyclePlan(k + 1, min(k + self._joint_looks, state.limit))
 
