@@ -28,6 +28,7 @@ from pylucebox._request import (
 from pylucebox._result import ChatCompletion, Completion, Step
 from pylucebox._sampling import SamplingParams
 from pylucebox._session import Progress
+from pylucebox._session_options import DEFAULT_KEPT_GRAPHS
 from pylucebox._stats import SpecStats
 from pylucebox._turns import Turns
 from pylucebox.calibration import (
@@ -92,9 +93,13 @@ class Engine(EngineFacts):
         Norm of the hidden state that enters the MTP block: ``"full"`` is one RMS over all hyper-connection streams, as
         the model was trained; ``"per-stream"`` is for files made for the other reading; ``"file"`` does what the file
         says, and ``"full"`` when it says nothing. Changes how many drafts hold, never the text.
-    draft_vocab, draft_chain
+    draft_vocab
         Tokens that can be drafted: a number (special ones, then the lowest ids), the path of a file of ids, or
-        ``"off"`` for all; fewer make drafts cheaper. False gives each draft a launch of its own, for comparison.
+        ``"off"`` for all; fewer make drafts cheaper.
+    draft_chain, mtp_kv_in_trunk, n_kept_graphs
+        For comparison, the text is the same: False gives each draft a launch of its own; False lets the MTP block read
+        prompts and accepted tokens in passes of its own; graphs of small steps to keep, 0 to 64 (0: each change of
+        width builds one).
     width_policy
         Chooses the widths when `verify_width` is 0; None takes `PlaceholderWidth`.
     width_costs
@@ -141,6 +146,8 @@ class Engine(EngineFacts):
         hidden_norm: HiddenNorm = "file",
         draft_vocab: int | StrPath = DEFAULT_DRAFT_VOCAB,
         draft_chain: bool = True,
+        mtp_kv_in_trunk: bool = True,
+        n_kept_graphs: int = DEFAULT_KEPT_GRAPHS,
         width_policy: WidthPolicy | None = None,
         width_costs: CostsWanted = "auto",
         progress: Progress | None = None,
@@ -168,6 +175,8 @@ class Engine(EngineFacts):
             hidden_norm=hidden_norm,
             draft_vocab=draft_vocab,
             draft_chain=draft_chain,
+            mtp_kv_in_trunk=mtp_kv_in_trunk,
+            n_kept_graphs=n_kept_graphs,
         )
         self._policy = default_policy() if width_policy is None else width_policy
         self._stats = SpecStats()

@@ -34,7 +34,6 @@ MIN_N_CTX: Final = 16
 MAX_SEQ: Final = 8
 MAX_THREADS: Final = 512
 MAX_KEPT_GRAPHS: Final = 64
-KEPT_GRAPHS_VARIABLE: Final = "LUCEBOX_KEPT_GRAPHS"
 """Environment variable with the number of graphs to keep; 0 builds one for each change of width, for comparison."""
 
 # A model without an MTP block is an ordinary thing; these say that something is wrong with one.
@@ -77,6 +76,8 @@ class EngineOptions:
     hidden_norm: HiddenNorm
     draft_vocab: int | StrPath = DEFAULT_DRAFT_VOCAB
     draft_chain: bool = True
+    mtp_kv_in_trunk: bool = True
+    n_kept_graphs: int = DEFAULT_KEPT_GRAPHS
 
     def __post_init__(self) -> None:
         _path("model", self.model, "the path of a GGUF file")
@@ -103,6 +104,8 @@ class EngineOptions:
         else:
             _path("draft_vocab", self.draft_vocab, 'a number of tokens, "off", or the path of a file of token ids')
         check_bool("draft_chain", self.draft_chain)
+        check_bool("mtp_kv_in_trunk", self.mtp_kv_in_trunk)
+        check_integer("n_kept_graphs", self.n_kept_graphs, 0, MAX_KEPT_GRAPHS)
         _name("device", self.device, '"auto", "cpu" or a device name')
 
     @property
@@ -215,7 +218,6 @@ def session_options(options: EngineOptions, model: Model, *, max_width: int) -> 
         allowed = f"{MIN_N_CTX} to {trained}, the model's training context"
         raise InvalidArgumentError(argument="n_ctx", value=n_ctx, allowed=allowed)
     n_threads = options.n_threads or default_threads()
-    n_kept_graphs = os.environ.get(KEPT_GRAPHS_VARIABLE)
     return SessionOptions(
         n_ctx=n_ctx,
         n_seq=options.n_seq,
@@ -227,14 +229,9 @@ def session_options(options: EngineOptions, model: Model, *, max_width: int) -> 
         cache_type_k=options.cache_type_k,
         cache_type_v=options.cache_type_v,
         draft_chain=options.draft_chain,
-        n_kept_graphs=DEFAULT_KEPT_GRAPHS if n_kept_graphs is None else _kept_graphs(n_kept_graphs),
+        mtp_kv_in_trunk=options.mtp_kv_in_trunk,
+        n_kept_graphs=options.n_kept_graphs,
     )
-
-
-def _kept_graphs(text: str) -> int:
-    if not text.isdecimal() or not 0 <= int(text) <= MAX_KEPT_GRAPHS:
-        raise InvalidArgumentError(argument=KEPT_GRAPHS_VARIABLE, value=text, allowed=f"0 to {MAX_KEPT_GRAPHS}")
-    return int(text)
 
 
 def _open_session(options: EngineOptions, model: Model, spec: SpecState) -> tuple[NativeSession, SpecState]:

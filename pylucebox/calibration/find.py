@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pylucebox._errors import InvalidArgumentError, LuceboxError
 from pylucebox.calibration.store import CostKey, CostStore, devices_of, file_identity
@@ -25,6 +25,20 @@ CostsWanted = WidthCosts | Literal["auto"] | None
 
 _log = logging.getLogger("pylucebox")
 
+
+# Settings that change what a step takes.
+_TIMED: Final = (
+    "n_seq",
+    "n_ubatch",
+    "device",
+    "n_gpu_layers",
+    "flash_attn",
+    "cache_type_k",
+    "cache_type_v",
+    "draft_chain",
+    "mtp_kv_in_trunk",
+    "n_kept_graphs",
+)
 
 def check_costs(wanted: Any) -> None:
     """Raise InvalidArgumentError unless `wanted` is what `Engine` takes as `width_costs`."""
@@ -51,8 +65,7 @@ def cost_key(options: EngineOptions, info: ModelInfo, n_threads: tuple[int, int]
     except OSError as error:
         _log.info("the costs of widths cannot be stored: %s", error)
         return None
-    names = ("n_seq", "n_ubatch", "device", "n_gpu_layers", "flash_attn", "cache_type_k", "cache_type_v", "draft_chain")
-    settings = [(name, str(getattr(options, name))) for name in names]
+    settings = [(name, str(getattr(options, name))) for name in _TIMED]
     settings.append(("n_draft_vocab", str(info.n_draft_vocab)))
     return CostKey(
         model=tuple(files),
