@@ -40,6 +40,7 @@ _TIMED: Final = (
     "n_kept_graphs",
 )
 
+
 def check_costs(wanted: Any) -> None:
     """Raise InvalidArgumentError unless `wanted` is what `Engine` takes as `width_costs`."""
     if not (wanted is None or isinstance(wanted, WidthCosts) or (isinstance(wanted, str) and wanted == "auto")):
