@@ -101,7 +101,7 @@ class Engine(EngineFacts):
         prompts and accepted tokens in passes of its own; graphs of small steps to keep, 0 to 64 (0: each change of
         width builds one).
     width_policy
-        Chooses the widths when `verify_width` is 0; None takes `PlaceholderWidth`.
+        Chooses the widths when `verify_width` is 0; None takes `AdaptiveWidth`.
     width_costs
         What widths cost, for a policy that takes it (a method ``load_costs``): ``"auto"`` reads what an earlier engine
         measured on this machine or measures it now, which takes a few seconds at most; None leaves it untold.

@@ -7,7 +7,6 @@ simulated costs.
 
 from pylucebox.width.controller import AdaptiveWidth
 from pylucebox.width.fixed import FixedWidth
-from pylucebox.width.placeholder import PlaceholderWidth
 from pylucebox.width.policy import (
     MAX_WIDTH,
     CycleContext,
@@ -29,7 +28,6 @@ __all__ = [
     "CyclePlan",
     "DraftPolicy",
     "FixedWidth",
-    "PlaceholderWidth",
     "WidthCosts",
     "WidthPolicy",
     "WidthTelemetry",
@@ -41,4 +39,4 @@ __all__ = [
 
 def default_policy() -> WidthPolicy:
     """Return the policy of an engine that was given none."""
-    return PlaceholderWidth()
+    return AdaptiveWidth()
