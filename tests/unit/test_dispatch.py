@@ -122,6 +122,8 @@ def test_there_are_as_many_cases_as_promised() -> None:
         SpecReason.NO_MTP_IN_FILE,  # of a file that was looked at; the model's verdict is then that there is no sidecar
         SpecReason.NOT_CHOSEN,
         SpecReason.NOT_WORTH_IT,  # of a request
+        SpecReason.UNSUPPORTED_MODE,  # of the server, as the next
+        SpecReason.POLICY_FAILED,
     }
 
 

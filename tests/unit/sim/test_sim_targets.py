@@ -26,12 +26,18 @@ def targets() -> list[Target]:
     return list(conclude(plan, run(plan), []).targets)
 
 
-# A policy that knew the probabilities before it drafts, the costs, and the best price of time would leave 0.53 of the
-# best fixed width's regret, and reach 0.975 in its worst short request: the row "informed" of the table.
-_FAR = pytest.mark.xfail(reason="at or beyond what the recorded probabilities can tell", strict=False)
-
-
-@pytest.mark.parametrize("number", [0, 1, 2, pytest.param(3, marks=_FAR), pytest.param(4, marks=_FAR)])
+@pytest.mark.parametrize("number", [0, 1, 2])
 def test_the_default_policy_reaches_its_target(targets: list[Target], number: int) -> None:
     target = targets[number]
     assert target.met, f"{target.what}: {target.value:.3f}, wanted {target.limit}"
+
+
+# A policy that knew the probabilities before it drafts, the costs, and the best price of time would leave 0.53 of the
+# best fixed width's regret, and reach 0.975 in its worst short request: the row "informed" of the table. So these two
+# targets (0.5 and 0.97) are at or beyond what the probabilities can tell; what has been reached must not be lost.
+def test_the_default_policy_keeps_what_it_reached(targets: list[Target]) -> None:
+    regret, short = targets[3], targets[4]
+    assert not regret.met, "take the target itself into the test above"
+    assert regret.value <= 0.72
+    assert not short.met, "take the target itself into the test above"
+    assert short.value >= 0.85
