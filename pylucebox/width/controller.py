@@ -172,6 +172,7 @@ class AdaptiveWidth:
         untimed = self._untimed(state.limit)
         if untimed is not None:
             state.reason = "cold start"
+            self._pass.measures = True
             return CyclePlan(untimed + 1, untimed)
         state.limit = self._affordable(state.limit)
         if state.limit == 0:
@@ -337,7 +338,7 @@ class AdaptiveWidth:
         done, self._pass = self._pass, _Pass()
         self._members = done.members
         self._thrift.earn(last.draft_us + last.verify_us + last.rollback_us)
-        if self._model.known:
+        if self._model.known and not done.measures:  # finding out what a machine costs is not the text's fault
             self._account(done, last)
         if self._thrift.light or last.shared_prefill:
             return
@@ -426,6 +427,7 @@ class _Pass:
         self.n_tokens = 0
         self.n_drafted = 0
         self.rejected = False
+        self.measures = False  # run for its time alone
 
     def add(self, observation: CycleObservation, n_tokens: int) -> None:
         self.n_observed += 1
