@@ -18,7 +18,7 @@ constexpr int32_t MAX_ROWS  = LUCEBOX_SERVER_MAX_DRAFT + 1; // up to that many t
 constexpr size_t  MAX_QUEUE = 256;                          // events that a policy may be behind
 constexpr int64_t GIVE_UP   = 20;                           // limits without an answer before the policy is given up
 constexpr int64_t MIN_WAIT_US = 100;                        // shorter waits take longer than they say
-constexpr int64_t MAX_WAIT_US = 2000;
+constexpr int64_t MAX_WAIT_US = 2000;                       // however long a pass is
 constexpr auto    CLOSING   = std::chrono::milliseconds(500);
 
 const char * const ACTIVE        = "active";
@@ -62,6 +62,7 @@ void mailbox::init(const lucebox_server_policy_params & params) {
     require      = params.require != 0;
     even         = params.even_drafts != 0;
     limit_us     = params.limit_us;
+    min_wait_us  = params.wait_us;
     server_set_draft_policy(this);
 }
 
@@ -131,11 +132,8 @@ bool mailbox::close() {
 // ---- the slots' thread ---------------------------------------------------------------------------------------------
 
 bool mailbox::post(lucebox_server_event & event) {
-    if (queue.size() >= MAX_QUEUE) {
-        give_up_locked("it is " + std::to_string(MAX_QUEUE) + " events behind");
-    }
-    if (!asks_policy()) {
-        return false;
+    if (!asks_policy() || queue.size() >= MAX_QUEUE) {
+        return false; // one that hangs is not told everything
     }
     if (done == ticket) {
         answered_at = clock::now();
@@ -160,10 +158,6 @@ bool mailbox::is_late() {
         give_up_locked("it has not answered for " + std::to_string(silent_us / 1000) + " ms");
     }
     return late;
-}
-
-int64_t mailbox::patience_us() const {
-    return std::min(pass_us / 50, MAX_WAIT_US);
 }
 
 bool mailbox::loaded(int32_t n_slots, int32_t n_draft_max) {
@@ -212,12 +206,12 @@ const char * mailbox::begin(int32_t id_slot, int32_t n_others, int32_t n_prompt,
     slot.next_n_draft = 0;
     slot.next_ask     = false;
     slot.first        = ticket + 1;
-    slot.posted       = ticket + 1;
-    if (!post(event)) {
-        return POLICY_FAILED;
+    if (post(event)) {
+        slot.posted = event.ticket;
+        wake_policy(lock);
+        return ACTIVE;
     }
-    wake_policy(lock);
-    return ACTIVE;
+    return failure.empty() ? ACTIVE : POLICY_FAILED;
 }
 
 void mailbox::plan(server_draft_pass & pass) {
@@ -227,6 +221,7 @@ void mailbox::plan(server_draft_pass & pass) {
     n_passes++;
 
     const bool policy = asks_policy() && !is_late();
+    wait_left_us = std::max(min_wait_us, std::min(pass_us / 50, MAX_WAIT_US));
     const auto is_known = [&] {
         return std::all_of(pass.cycles.begin(), pass.cycles.end(), [&](const auto & cycle) {
             const auto & slot = slots.at(cycle.id_slot);
@@ -234,7 +229,8 @@ void mailbox::plan(server_draft_pass & pass) {
         });
     };
     if (policy && !is_known()) {
-        const int64_t wait_us = patience_us();
+        // the last plan will do, so that where passes are short nobody waits
+        const int64_t wait_us = std::min(pass_us / 50, MAX_WAIT_US);
         if (wait_us < MIN_WAIT_US || !answered.wait_for(lock, std::chrono::microseconds(wait_us), is_known)) {
             n_old++;
         }
@@ -335,14 +331,17 @@ int32_t mailbox::more(int32_t id_slot, const std::vector<float> & probs) {
     entry.max_width  = slot.widest;
     entry.next_width = slot.n_verify + 1;
     entry.n_drafted  = copy_some(probs, entry.probs, LUCEBOX_SERVER_MAX_DRAFT);
-    if (!post(event)) {
+    if (wait_left_us <= 0 || !post(event)) {
         return 0;
     }
     wake_policy(lock);
     lock.lock();
     // this answer is worth a wait: without it there are no more drafts, and these are verified as planned
+    const auto start    = clock::now();
     const auto is_there = [&] { return asked.ticket == event.ticket; };
-    if (!answered.wait_for(lock, std::chrono::microseconds(std::max(MIN_WAIT_US, patience_us())), is_there)) {
+    const bool in_time  = answered.wait_for(lock, std::chrono::microseconds(wait_left_us), is_there);
+    wait_left_us -= std::chrono::duration_cast<std::chrono::microseconds>(clock::now() - start).count();
+    if (!in_time) {
         return 0;
     }
     slot.n_verify = std::clamp(asked.slots[0].next_width, 1, slot.widest) - 1;
@@ -384,13 +383,15 @@ void mailbox::report(const server_draft_pass & pass) {
             entry.n_past     = cycle.n_past + cycle.tokens.size();
             entry.n_left     = cycle.n_left < 0 ? -1 : std::max(0, cycle.n_left - (int32_t) cycle.tokens.size());
             entry.max_width  = entry.n_left < 0 ? max_width : std::clamp(entry.n_left, 1, max_width);
-            slot.posted      = ticket + 1;
             entry.n_drafted  = copy_some(cycle.drafts, entry.drafts, LUCEBOX_SERVER_MAX_DRAFT);
             copy_some(cycle.probs, entry.probs, LUCEBOX_SERVER_MAX_DRAFT);
             entry.n_tokens = copy_some(cycle.tokens, entry.tokens, LUCEBOX_SERVER_MAX_DRAFT + 1);
         }
     }
     if (event.n_slots > 0 && effective && post(event)) {
+        for (int32_t i = 0; i < event.n_slots; ++i) {
+            slots[event.slots[i].slot].posted = event.ticket;
+        }
         wake_policy(lock);
     }
 }

@@ -62,10 +62,9 @@ class mailbox final : public server_draft_policy {
 
     bool asks_policy() const { return has_policy && failure.empty(); }
     // all of these with the lock
-    bool    post(lucebox_server_event & event); // false if the policy is given up
+    bool    post(lucebox_server_event & event); // false if the policy is given up, or too far behind
     bool    is_late();                          // it has not answered for longer than the limit
     void    give_up_locked(const std::string & reason);
-    int64_t patience_us() const; // a fiftieth of a pass
 
     // what each cycle of a pass is planned to do
     struct planned {
@@ -103,6 +102,8 @@ class mailbox final : public server_draft_policy {
     int32_t     verify_width = 1;
     int32_t     max_width    = 1;
     int64_t     limit_us     = 0;
+    int64_t     min_wait_us  = 0;
+    int64_t     wait_left_us = 0; // that this pass may still wait for answers
 
     std::vector<slot_state> slots;
     int64_t                 pass_us  = 0; // of the last pass

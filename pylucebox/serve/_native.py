@@ -27,6 +27,7 @@ class PolicyParams(ctypes.Structure):
         ("require", ctypes.c_int32),
         ("even_drafts", ctypes.c_int32),
         ("limit_us", ctypes.c_int64),
+        ("wait_us", ctypes.c_int64),
     )
 
 

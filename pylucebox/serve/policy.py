@@ -23,10 +23,13 @@ from pylucebox.width import (
     default_policy,
 )
 
-__all__ = ["LIMIT_MS", "PolicyHost", "answer_events"]
+__all__ = ["LIMIT_MS", "WAIT_US", "PolicyHost", "answer_events"]
 
 LIMIT_MS: Final = 100
 """Without an answer for so long there are no drafts. One takes well below 0.1 ms; a busy machine can be this late."""
+
+WAIT_US: Final = 100
+"""A pass waits for so long for a policy that looks at its drafts, or for a fiftieth of its time if that is more."""
 
 _UNLIMITED: Final = 2**31 - 1
 

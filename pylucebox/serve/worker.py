@@ -25,7 +25,7 @@ from typing import Any, Final
 from pylucebox._errors import LibraryNotFoundError, LuceboxError
 from pylucebox._server_host import host_server
 from pylucebox.serve import _native
-from pylucebox.serve.policy import LIMIT_MS, PolicyHost, answer_events
+from pylucebox.serve.policy import LIMIT_MS, WAIT_US, PolicyHost, answer_events
 from pylucebox.width import WidthPolicy, default_policy
 
 __all__ = ["main", "serve"]
@@ -39,6 +39,7 @@ def serve(
     *,
     make_policy: Callable[[], WidthPolicy] = default_policy,
     limit_ms: int = LIMIT_MS,
+    wait_us: int = WAIT_US,
     before_accept: Callable[[], None] = lambda: None,
 ) -> int:
     """Serve until a signal, and return the exit code. Call it from the main thread, once in a process.
@@ -50,7 +51,9 @@ def serve(
     make_policy
         Makes the width policy, for a ``verify_width`` of 0.
     limit_ms
-        Without an answer of a policy for so long there are no drafts.
+        Without an answer of the policy for so long there are no drafts.
+    wait_us
+        A pass waits for so long for a policy that looks at its drafts, or for a fiftieth of its time.
     before_accept
         Called before the first connection is accepted on `sockets`.
 
@@ -69,6 +72,7 @@ def serve(
         require=launch["require"],
         even_drafts=launch["even_drafts"],
         limit_us=1000 * limit_ms,
+        wait_us=wait_us,
     )
     lib.policy_init(ctypes.byref(params))
     callback = _native.BeforeAccept(before_accept)  # lives as long as the server does

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from _server import Serve, StartServe
 
-CONTEXT = ("--ctx-size", 4096, "--parallel", 4, "--jinja")
+CONTEXT = ("--ctx-size", 2048, "--parallel", 4, "--jinja")
 WIDTHS = (0, 5)  # the policy's, and drafts in every pass
 
 USER = [{"role": "user", "content": "Add 2 and 3."}]
