@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from pylucebox._backends import system_info
@@ -38,6 +38,7 @@ from pylucebox.calibration import (
     cost_key,
     default_store,
     find_costs,
+    going_on,
     measure_costs,
 )
 from pylucebox.width import MAX_WIDTH, WidthCosts, WidthPolicy, check_policy, default_policy
@@ -180,9 +181,9 @@ class Engine(EngineFacts):
         if load_costs is None or options.verify_width != 0 or not self.spec.effective:
             return None
         if wanted == "auto":
+            key = cost_key(options, self.info, self._session.n_threads, system_info())
             with self._turns.hold():
-                key = cost_key(options, self.info, self._session.n_threads, system_info())
-                wanted = find_costs(self._session, key, default_store(), lambda _: _never_ending(progress)(1.0))
+                wanted = find_costs(self._session, key, default_store(), lambda _: going_on(progress)(1.0))
         if wanted is not None:
             load_costs(wanted)
         return wanted
@@ -223,7 +224,7 @@ class Engine(EngineFacts):
             allowed = "an engine with drafts, opened with verify_width=0 or 8"
             raise InvalidArgumentError(argument="verify_width", value=self._session.max_width, allowed=allowed)
         with self._turns.hold():
-            return measure_costs(self._session, SweepOptions(n_past=n_past), _never_ending(progress))
+            return measure_costs(self._session, SweepOptions(n_past=n_past), going_on(progress))
 
     def stream(
         self,
@@ -495,8 +496,3 @@ class Engine(EngineFacts):
         with self._turn(request, [run], 1):
             yield from self._turns.follow(run.steps())
         return run.completion()
-
-
-def _never_ending(progress: Progress | None) -> Callable[[float], bool]:
-    """Return `progress` as a function that says False only to end the work."""
-    return lambda fraction: progress is None or progress(fraction) is not False

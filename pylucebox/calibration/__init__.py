@@ -2,7 +2,7 @@
 
 from pylucebox.calibration.find import CostsWanted, check_costs, cost_key, find_costs
 from pylucebox.calibration.store import CostKey, CostStore, default_store
-from pylucebox.calibration.sweep import MIN_N_PAST, SweepOptions, measure_costs
+from pylucebox.calibration.sweep import MIN_N_PAST, SweepOptions, going_on, measure_costs
 
 __all__ = [
     "MIN_N_PAST",
@@ -14,5 +14,6 @@ __all__ = [
     "cost_key",
     "default_store",
     "find_costs",
+    "going_on",
     "measure_costs",
 ]

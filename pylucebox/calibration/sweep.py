@@ -9,11 +9,11 @@ from typing import Final
 
 from pylucebox._errors import CancelledError
 from pylucebox._sampling import SamplingParams
-from pylucebox._session import Ask, CycleTimes, SeqCycle, Session
+from pylucebox._session import Ask, CycleTimes, Progress, SeqCycle, Session
 from pylucebox._stats import MAX_DRAFT
 from pylucebox.width import MAX_WIDTH, WidthCosts
 
-__all__ = ["MIN_N_PAST", "SweepOptions", "measure_costs"]
+__all__ = ["MIN_N_PAST", "SweepOptions", "going_on", "measure_costs"]
 
 MIN_N_PAST: Final = 4
 """Fewest tokens of a context that can be measured at."""
@@ -43,6 +43,11 @@ class SweepOptions:
     passes: int = 5
     enough_s: float = 2.5
     limit_s: float = 30.0
+
+
+def going_on(progress: Progress | None) -> Callable[[float], bool]:
+    """Return `progress` as a function that says False only to end the work."""
+    return lambda fraction: progress is None or progress(fraction) is not False
 
 
 def measure_costs(

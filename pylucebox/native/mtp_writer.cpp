@@ -1,8 +1,8 @@
 // Writes the K/V of the MTP block inside the trunk's graph. Compiled into libllama, which calls it; see
 // patches/mtp-kv-in-trunk.patch.
 //
-// The trunk runs over token p of a sequence. That completes the pair of its state after p - 1 and token p, whose K, V and
-// index key go into the block's cache at p - 1. Within a ubatch the state is that of the row before; in front of a
+// The trunk runs over token p of a sequence. That completes the pair of its state after p - 1 and token p, whose K, V
+// and index key go into the block's cache at p - 1. Within a ubatch the state is that of the row before; in front of a
 // sequence's first row it is the last state of an earlier ubatch, carried on the device. As many states are carried as
 // the trunk can take tokens back, each in the slot that its position names, so that a rollback needs nothing but the
 // position it went back to.
@@ -72,7 +72,7 @@ struct pairs_of_ubatch {
     uint32_t             n_tokens = 0;   // of each sequence
     bool                 starts   = false; // they begin with it, so their first token completes no pair
     bool                 deferred = false; // only the states are kept
-    std::vector<int32_t> carried;        // slots of the states before the first token of each member; any if there is none
+    std::vector<int32_t> carried;        // slots of the states before the first token of each member, if there are any
     std::vector<int64_t> kept;           // slots that the last states of each member go to
 
     uint32_t n_pairs_each() const { return deferred ? 0 : n_tokens - (starts ? 1 : 0); }
@@ -89,6 +89,7 @@ class writer final : public mtp_writer {
     bool   begin(const llama_ubatch & ubatch) override;
     void   end(bool computed) override;
     bool   active() const override { return !pairs.members.empty(); }
+    uint32_t n_pairs() const override { return pairs.n_pairs(); }
     void   build(const llm_graph_params & trunk_params, ggml_tensor * embd, ggml_tensor * hidden) override;
     void   enable(llama_seq_id seq, bool on) override;
     void   defer(llama_seq_id seq, bool on) override { deferred.at((size_t) seq) = on; }
@@ -97,8 +98,6 @@ class writer final : public mtp_writer {
     size_t n_bytes() const override { return ggml_backend_buffer_get_size(buffer.get()); }
 
   private:
-    friend class input;
-
     class input;
 
     bool    any_enabled() const { return std::find(enabled.begin(), enabled.end(), true) != enabled.end(); }

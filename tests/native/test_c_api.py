@@ -53,7 +53,7 @@ def test_every_handle_may_not_be_null(ffi: Any, lib: Any) -> None:
     lib.lucebox_session_params_init(session_params)
     info, requests = ffi.new("lucebox_model_info *"), ffi.new("lucebox_cycle_request[8]")
     results, stats = ffi.new("lucebox_cycle_result[8]"), ffi.new("lucebox_cycle_stats *")
-    session_info = ffi.new("lucebox_session_info *")
+    session_info, proposals = ffi.new("lucebox_session_info *"), ffi.new("lucebox_proposal[8]")
     for struct in (info, stats, session_info):
         struct.struct_size = ffi.sizeof(struct[0])
     refused(lib.lucebox_model_open(null, ffi.cast("lucebox_model **", out)), "params is NULL")
@@ -73,6 +73,7 @@ def test_every_handle_may_not_be_null(ffi: Any, lib: Any) -> None:
     )
     refused(lib.lucebox_session_cycle(null, requests, results, stats), "session is NULL")
     refused(lib.lucebox_session_draft(null, 0, 1, numbers, reals), "session is NULL")
+    refused(lib.lucebox_session_propose(null, numbers, proposals, null), "session is NULL")
     refused(lib.lucebox_session_force(null, 0, 1), "session is NULL")
     refused(lib.lucebox_session_state_save(null, 0, null, 0, n), "session is NULL")
     refused(lib.lucebox_session_state_load(null, 0, b"", 0, null), "sampler is NULL")
@@ -89,6 +90,11 @@ def test_results_need_a_place(ffi: Any, lib: Any, model: Model, session: NativeS
         refused(lib.lucebox_chat_render(handle, b"{}", null), "out_json is NULL")
     refused(lib.lucebox_system_info(null), "out_json is NULL")
     refused(session._calls.run(lib.lucebox_session_cycle, null, null, null), "requests is NULL")
+    refused(session._calls.run(lib.lucebox_session_propose, null, null, null), "n_more is NULL")
+    none = ffi.new("int32_t[]", session.n_seq)
+    refused(session._calls.run(lib.lucebox_session_propose, none, null, null), "out is NULL")
+    proposals = ffi.new("lucebox_proposal[]", session.n_seq)
+    assert session._calls.run(lib.lucebox_session_propose, none, proposals, null) == 0  # the time may be left out
 
 
 def test_what_has_no_status_does_nothing(ffi: Any, lib: Any) -> None:

@@ -171,6 +171,14 @@ def test_what_is_not_seen_in_the_text_is_in_the_notes() -> None:
     assert Situation(NONE, n_seq=2).path().notes == ()
 
 
+def test_why_the_block_reads_prompts_in_passes_of_its_own_is_in_the_notes() -> None:
+    spec = decide_spec(SIDECAR, 4)
+    found = dispatch(spec, X86, verify_width=4, n_seq=1, own_pass_reason="it is on another device")
+    assert found.notes == ("the MTP block reads prompts in passes of its own: it is on another device",)
+    without = dispatch(decide_spec(NONE, 4), X86, verify_width=4, n_seq=1, own_pass_reason="there is no block")
+    assert without.notes == ()
+
+
 # ---- caches
 
 
