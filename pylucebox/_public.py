@@ -40,6 +40,7 @@ from pylucebox._version import __version__
 from pylucebox.ab.errors import ArmError, ComparisonError, EnvironmentMismatchError, SessionFileError
 from pylucebox.sim.errors import TraceFormatError
 from pylucebox.width import (
+    AdaptiveWidth,
     CycleContext,
     CycleObservation,
     CyclePlan,
@@ -52,6 +53,7 @@ from pylucebox.width import (
 )
 
 __all__ = [
+    "AdaptiveWidth",
     "ArmError",
     "BackEnd",
     "Backend",

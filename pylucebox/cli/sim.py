@@ -37,7 +37,8 @@ def add_arguments(parser: Parser) -> None:
         choices=SUITES,
         default="ci",
         help="'ci': the recorded texts, whole, cut to 128 tokens, and in a row; 'full': also texts made from published"
-        " acceptance, several at once, short answers after long prompts, and three seeds of noise (default: ci)",
+        " acceptance, a machine that others use, too, several texts at once, short answers after long prompts, and"
+        " three seeds of noise (default: ci)",
     )
     parser.add_argument(
         "--trace",
@@ -67,10 +68,12 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--reliability",
         action="store_true",
-        help="replay nothing; show how far the drafts' probabilities in the texts can be trusted",
+        help="replay nothing; show how far the drafts' probabilities in the texts can be trusted (default: replay)",
     )
     parser.add_argument(
-        "--check", action="store_true", help="end with status 1 if the default policy misses one of its targets"
+        "--check",
+        action="store_true",
+        help="end with status 1 if the first rule misses one of the targets (default: status 0)",
     )
     parser.add_argument(
         "-o",
@@ -134,7 +137,7 @@ def _plan(args: argparse.Namespace) -> Plan:
         rules=rules(tuple(args.rule)),
         noise=REALISTIC,
         seeds=tuple(args.seed + number for number in range(3 if is_full else 1)),
-        sections=("single", "short", "sequence", *(("batch", "prefill") if is_full else ())),
+        sections=("single", "short", "sequence", *(("rough", "batch", "prefill") if is_full else ())),
     )
 
 

@@ -24,6 +24,7 @@ from pylucebox.cli._io import print_json, progress
 from pylucebox.cli._ports import EngineFactory
 from pylucebox.cli._request import sampling_of
 from pylucebox.cli._table import Table, print_table
+from pylucebox.sim.trace import SUFFIX
 
 if TYPE_CHECKING:
     from pylucebox.sim.record import OpenRecorder
@@ -46,13 +47,13 @@ def add_arguments(parser: Parser) -> None:
     add_model(parser)
     add_mtp(parser, "auto|FILE", "'off' is refused, since there would be nothing to record")
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--prompt", metavar="TEXT", help="text to continue")
-    source.add_argument("--prompt-file", metavar="FILE", help="file with the text to continue, UTF-8")
+    source.add_argument("--prompt", metavar="TEXT", help="text to continue (default: none; one of the three is needed)")
+    source.add_argument("--prompt-file", metavar="FILE", help="file with the text to continue, UTF-8 (default: none)")
     source.add_argument(
         "--workload",
         metavar="NAME",
         help="workload of `lucebox ab` to take the prompt, the length and the sampling from; it must be a single"
-        " request. Flags given beside it take precedence",
+        " request. Flags given beside it take precedence (default: none)",
     )
     parser.add_argument(
         "--text",
@@ -67,12 +68,16 @@ def add_arguments(parser: Parser) -> None:
         seed=f"{DEFAULT_SEED}, or that of the workload",
     )
     parser.add_argument(
-        "--name", metavar="NAME", help="what tables call the text (default: the workload, or that of the file written)"
+        "--name",
+        metavar="NAME",
+        help="what tables call the text (default: the workload, or the name of the file written)",
     )
     parser.add_argument(
         "--kind", metavar="KIND", help="what sort of text it is (default: the workload's kind, or 'text')"
     )
-    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="file to write, usually *.trace.npz")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help=f"file to write (default: the name and {SUFFIX}, in the current folder)"
+    )
     add_n_ctx(parser)
     add_threads(parser, "one per physical core that this process may use; 1 for the built-in model")
     add_device(parser)
@@ -109,8 +114,9 @@ def run(args: argparse.Namespace, factory: EngineFactory) -> int:  # noqa: ARG00
         device=args.device,
     ) as recorder:
         trace = _record(args, recorder)
-    write_trace(args.output, trace)
-    _show(args, trace)
+    path = args.output or f"{trace.name}{SUFFIX}"
+    write_trace(path, trace)
+    _show(trace, path, as_json=args.json)
     return 0
 
 
@@ -197,20 +203,20 @@ def _read(name: str) -> str:
         raise UsageError(f"cannot read {name!r}: {seen}") from error
 
 
-def _stem(path: str) -> str:
-    return Path(path).name.partition(".")[0] or "text"
+def _stem(path: str | None) -> str:
+    return Path(path or "").name.partition(".")[0] or "text"
 
 
-def _show(args: argparse.Namespace, trace: Trace) -> None:
+def _show(trace: Trace, path: str, *, as_json: bool) -> None:
     from pylucebox.sim.reliability import reliability  # noqa: PLC0415
     from pylucebox.sim.results import RELIABILITY_COLUMNS, reliability_document, reliability_row  # noqa: PLC0415
 
     found = reliability([trace])
-    if args.json:
+    if as_json:
         print_json(
             {
                 "schema": SCHEMA,
-                "path": args.output,
+                "path": path,
                 "name": trace.name,
                 "kind": trace.kind,
                 "n_prompt": trace.n_prompt,
@@ -223,4 +229,4 @@ def _show(args: argparse.Namespace, trace: Trace) -> None:
         return
     title = f"{trace.name}: {len(trace.tokens)} tokens; each draft given those before it:"
     print_table(Table(title, RELIABILITY_COLUMNS, tuple(map(reliability_row, found))))
-    print(f"trace: {args.output}; replay it with: lucebox sim --trace {args.output}")
+    print(f"trace: {path}; replay it with: lucebox sim --trace {path}")

@@ -38,7 +38,7 @@ QUIET: Final = Noise()
 REALISTIC: Final = Noise(jitter=0.02, spike_chance=1 / 400, spike_steps=4.0, build_steps=0.5)
 """Two per cent of scatter, a hiccup of four steps every 400 cycles, graphs built at their first use."""
 ROUGH: Final = Noise(jitter=0.2, spike_chance=1 / 200, spike_steps=20.0, build_steps=2.0)
-"""A machine that others use too."""
+"""A machine that others use, too: a fifth of scatter, a hiccup of twenty steps every 200 cycles, slow building."""
 
 
 class CycleTime(NamedTuple):

@@ -21,6 +21,7 @@ __all__ = ["HEADINGS", "reliability_page", "render"]
 HEADINGS: Final = {
     "single": "Whole texts, each with a fresh policy",
     "short": "Requests of 128 tokens, each with a fresh policy",
+    "rough": "Whole texts on a machine that others use, too",
     "sequence": "All texts in a row with one policy",
     "batch": "Two and four texts at once",
     "prefill": "Answers of 32 tokens after long prompts, prefill included",

@@ -148,7 +148,7 @@ def reliability_svg(found: Sequence[Reliability]) -> str:
     """
     n_columns = 4
     n_rows = -(-max(1, len(found)) // n_columns)
-    width = 24 + n_columns * (_PANEL + _GAP)
+    width = 48 + n_columns * (_PANEL + _GAP)
     height = 78 + n_rows * (_PANEL + _GAP + 20)
     marks: list[object] = [
         _text(20, 34, "What the drafts' probabilities are worth", font_size=20, font_weight="bold"),

@@ -12,7 +12,7 @@ from typing import Final
 from pylucebox._errors import InvalidArgumentError
 from pylucebox.sim.bounds import best_fixed, clairvoyant_us, fixed_us, informed_us
 from pylucebox.sim.costs import CostCurve
-from pylucebox.sim.machine import Machine, Noise, swept
+from pylucebox.sim.machine import ROUGH, Machine, Noise, swept
 from pylucebox.sim.replay import Replay, replay, replay_batch
 from pylucebox.sim.rules import Rule
 from pylucebox.sim.trace import DEPTH, Trace
@@ -27,9 +27,9 @@ _ANSWER_TOKENS: Final = 32
 _BATCHES: Final = (2, 4)
 
 Section = str
-"""``"single"``: fresh policy, whole text. ``"short"``: fresh policy, 128 tokens. ``"sequence"``: one policy for all the
-texts of a machine, one after the other. ``"batch"``: several texts at once. ``"prefill"``: short answers after long
-prompts, with what MTP costs the prompt."""
+"""``"single"``: fresh policy, whole text. ``"short"``: fresh policy, 128 tokens. ``"rough"``: as single, on a machine
+that others use, too. ``"sequence"``: one policy for all the texts of a machine, one after the other. ``"batch"``:
+several texts at once. ``"prefill"``: short answers after long prompts, with what MTP costs the prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Plan:
     noise
         What machines add to the times that policies see.
     seeds
-        Of the noise; each cell is replayed once for each.
+        Of the noise; each cell is replayed once for each, those of ``batch`` and ``prefill`` for the first alone.
     sections
         What is replayed, in order.
     """
@@ -172,7 +172,14 @@ def run(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> list[Ce
     progress
         Called with the name of a rule and a machine after both have met on all texts.
     """
-    sections = {"single": _single, "short": _short, "sequence": _sequence, "batch": _batch, "prefill": _prefill}
+    sections = {
+        "single": _single,
+        "short": _short,
+        "rough": _rough,
+        "sequence": _sequence,
+        "batch": _batch,
+        "prefill": _prefill,
+    }
     cells: list[Cell] = []
     for curve in plan.curves:
         references = _References(curve)
@@ -227,6 +234,10 @@ def _single(plan: Plan, rule: Rule, curve: CostCurve, references: _References) -
 def _short(plan: Plan, rule: Rule, curve: CostCurve, references: _References) -> Iterable[Cell]:
     short = replace(plan, traces=tuple(trace.cut(SHORT_TOKENS) for trace in plan.traces))
     return _fresh("short", short, rule, curve, references)
+
+
+def _rough(plan: Plan, rule: Rule, curve: CostCurve, references: _References) -> Iterable[Cell]:
+    return _fresh("rough", replace(plan, noise=ROUGH), rule, curve, references)
 
 
 def _fresh(section: Section, plan: Plan, rule: Rule, curve: CostCurve, references: _References) -> Iterable[Cell]:

@@ -15,10 +15,13 @@ from typing import Final
 from pylucebox._errors import InvalidArgumentError
 from pylucebox._stats import MAX_DRAFT
 
-__all__ = ["DEPTH", "Trace", "match_lengths", "quantised"]
+__all__ = ["DEPTH", "SUFFIX", "Trace", "match_lengths", "quantised"]
 
 DEPTH: Final = MAX_DRAFT
 """Drafts at each position."""
+
+SUFFIX: Final = ".trace.npz"
+"""End of the names of trace files."""
 
 _P_STEPS: Final = 65_535  # probabilities are kept in steps of 1/65535, finer than any rule looks at them
 

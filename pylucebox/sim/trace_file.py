@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import zipfile
 import zlib
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pylucebox._errors import InvalidArgumentError, LoadError, StrPath, WriteError
 from pylucebox.sim.errors import TraceFormatError
-from pylucebox.sim.trace import DEPTH, Trace
+from pylucebox.sim.trace import DEPTH, SUFFIX, Trace
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,14 +21,18 @@ if TYPE_CHECKING:
 
 __all__ = ["SUFFIX", "read_trace", "write_trace"]
 
-SUFFIX: Final = ".trace.npz"
-
 _SCHEMA: Final = "lucebox-trace/1"
 _FAMILY: Final = _SCHEMA.partition("/")[0]
 _P_STEPS: Final = 65_535
 _MAX_TOKENS: Final = 1_000_000
 _MAX_HEADER_BYTES: Final = 65_536
-_HEADROOM_BYTES: Final = 4096  # headers of the .npy format
+_HEADROOM_BYTES: Final = 128  # header of the .npy format
+# Version 1.0 of the format: magic, length of the header, header. Whole numbers in one or two dimensions.
+_NPY: Final = re.compile(
+    rb"\x93NUMPY\x01\x00(?P<size>..)(?P<header>\{'descr': '(?P<kind>[<|][iu][1248])', 'fortran_order': False, "
+    rb"'shape': \((?P<rows>[0-9]{1,9}),(?: (?P<columns>[0-9]{1,9}))?\), \} *\n)",
+    re.DOTALL,
+)
 _ARRAYS: Final = ("header", "tokens", "drafts", "probs")
 _MAX_BYTES: Final = {
     "header": _MAX_HEADER_BYTES + _HEADROOM_BYTES,
@@ -133,16 +139,35 @@ def _arrays(archive: zipfile.ZipFile, path: str) -> dict[str, npt.NDArray[Any]]:
             raise _refused(path, f"it has no array {name!r}")
         if size > _MAX_BYTES[name]:
             raise _refused(path, f"its array {name!r} has {size} bytes, more than a trace can have")
-        with archive.open(f"{name}.npy") as file:
-            try:
-                out[name] = np.lib.format.read_array(file, allow_pickle=False, max_header_size=_HEADROOM_BYTES)
-            except (ValueError, MemoryError, OverflowError) as error:
-                raise _refused(path, f"its array {name!r} is damaged") from error
+        try:
+            out[name] = _array(archive.read(f"{name}.npy"))
+        except ValueError as error:
+            raise _refused(path, f"its array {name!r} is damaged") from error
     for name, kind, n_dims in (("header", "u1", 1), ("tokens", "<i4", 1), ("drafts", "<i4", 2), ("probs", "<u2", 2)):
         found = out[name]
         if found.dtype != np.dtype(kind) or found.ndim != n_dims or (n_dims == 2 and found.shape[1] != DEPTH):
             raise _refused(path, f"its array {name!r} has the type {found.dtype} and the shape {found.shape}")
     return out
+
+
+def _array(data: bytes) -> npt.NDArray[Any]:
+    """Read an array in the .npy format, without believing what its header says of its size.
+
+    NumPy's own reader evaluates the header, and lets errors of Python's parser out when it is damaged.
+    """
+    import numpy as np  # noqa: PLC0415
+
+    found = _NPY.match(data)
+    if found is None or int.from_bytes(found["size"], "little") != len(found["header"]):
+        msg = "no array"
+        raise ValueError(msg)
+    shape = tuple(int(length) for length in (found["rows"], found["columns"]) if length is not None)
+    dtype, content = np.dtype(found["kind"].decode()), data[found.end() :]
+    if math.prod(shape) * dtype.itemsize != len(content):
+        msg = "a size that is not that of the data"
+        raise ValueError(msg)
+    array: npt.NDArray[Any] = np.frombuffer(content, dtype=dtype).reshape(shape)
+    return array
 
 
 def _header(raw: npt.NDArray[np.uint8], path: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ only the numbers of past cycles. Nothing here knows the native library or needs 
 simulated costs.
 """
 
+from pylucebox.width.controller import AdaptiveWidth
 from pylucebox.width.fixed import FixedWidth
 from pylucebox.width.placeholder import PlaceholderWidth
 from pylucebox.width.policy import (
@@ -22,6 +23,7 @@ from pylucebox.width.telemetry import WidthTelemetry
 
 __all__ = [
     "MAX_WIDTH",
+    "AdaptiveWidth",
     "CycleContext",
     "CycleObservation",
     "CyclePlan",

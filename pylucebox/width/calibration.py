@@ -115,10 +115,11 @@ class Calibrator:
         return self._score / self._n_scored, self._counts_score / self._n_scored
 
     def begin(self) -> None:
-        """Start another text: keep what was learned about probabilities, but none of the pessimism."""
-        for index in (0, 1):
-            self._weights[index] = max(self._weights[index], 0.5 * self._weights[index])
-            self._curvature[index] = min(self._curvature[index], 2 * _STIFFNESS)
+        """Start another text: keep half of what was learned about probabilities, but none of the pessimism."""
+        kept = [start + 0.5 * (weight - start) for start, weight in zip(_START, self._weights, strict=True)]
+        kept[:2] = map(max, kept[:2], _START[:2])
+        self._weights = kept
+        self._curvature = [min(bend, _STIFFNESS) for bend in self._curvature]
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state for JSON."""

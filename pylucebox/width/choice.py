@@ -47,7 +47,7 @@ def rates_of(
     prices: Prices,
 ) -> list[float]:
     """Return the expected tokens per microsecond of cycles with 0 to `deepest` drafts."""
-    verify, draft, reject = prices
+    _, verify, draft, reject = prices
     tokens = expected_tokens(acceptance)
     rates = [1.0 / verify[0]]
     reach = 1.0
@@ -78,7 +78,7 @@ def joint_rates(
     room_us
         What a pass may take longer than a plain one; choices that might take more are left out.
     """
-    verify, draft, reject = prices
+    _, verify, draft, reject = prices
     plain_us = verify[n_active - 1]
     curves = [(expected_tokens(acceptance), limit) for acceptance, limit in texts]
     rates = [1.0 / plain_us]

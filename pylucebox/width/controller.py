@@ -38,10 +38,7 @@ _ADVANCE: Final = 4.0  # drafts that exploration may owe
 _SURE: Final = 0.7  # chance of a chain from which it is worth seeing more of it
 _ASK_US: Final = 30.0  # what a look at the drafts takes, call and return through Python
 _SPEED_TOKENS: Final = 32  # that a request must have for its speed to count
-_MOST_TRIALS: Final = 2  # of a width that was never timed, in a request
 _MOST_ANCHORS: Final = 3  # cycles to time one of the first widths on a machine nothing is known of
-_HOPE: Final = 0.35  # of the way to its guessed price, an untimed width is priced
-_LEAD: Final = 1.01
 _OUTLIER: Final = 1.5  # times its price, the most a cycle counts as
 
 _VERSION: Final = 1  # of snapshots
@@ -82,16 +79,8 @@ class AdaptiveWidth:
 
     def _start(self) -> None:
         self._model = self._book.at(1, 0)
-        prices = self._model.prices
-        rates = rates_of(self._carried.rates(), MAX_DRAFT, prices)
-        k = best_of(rates, 0)
-        tokens = expected_tokens(self._carried.rates())[k]
-        self._price = Price(tokens, tokens / rates[k])
-        self._lookahead = Lookahead()
-        self._lookahead.refresh_all(self._price.per_us(prices.verify[0]), prices)
+        self._open_accounts()
         self._sequences = {}
-        self._ledger = Ledger()
-        self._credits = Credits(prices.draft[MAX_DRAFT])
         self._thrift = Thrift()
         self._tally = Tally()
         self._trials = [0] * MAX_WIDTH
@@ -102,6 +91,18 @@ class AdaptiveWidth:
         self._joint_looks = False
         self._pass = _Pass()
         self._members: list[int] = []  # of the last pass
+
+    def _open_accounts(self) -> None:
+        """Start what is kept in microseconds."""
+        prices = self._model.prices
+        rates = rates_of(self._carried.rates(), MAX_DRAFT, prices)
+        k = best_of(rates, 0)
+        tokens = expected_tokens(self._carried.rates())[k]
+        self._price = Price(tokens, tokens / rates[k])
+        self._lookahead = Lookahead()
+        self._lookahead.refresh_all(self._price.per_us(prices.verify[0]), prices)
+        self._ledger = Ledger()
+        self._credits = Credits(prices.draft[MAX_DRAFT])
 
     def load_costs(self, costs: WidthCosts) -> None:
         """Take measured costs in place of all that is known of costs so far. Call it between requests."""
@@ -161,7 +162,7 @@ class AdaptiveWidth:
 
     def _affordable(self, limit: int) -> int:
         """Return the most drafts that the ledger allows."""
-        verify, draft, reject = self._model.prices
+        verify, _, draft, reject = self._model.prices
         room = self._ledger.room_us(verify[0])
         k = limit
         while k and verify[k] + draft[k] + reject - verify[0] > room:
@@ -195,9 +196,6 @@ class AdaptiveWidth:
     def _plan_by_counts(self, state: SequenceState, prices: Prices) -> CyclePlan:
         rates = rates_of(state.acceptance.rates(), state.limit, prices)
         k = state.k = best_of(rates, state.k)
-        untimed = self._hopeful(state, rates)
-        if untimed is not None:
-            return CyclePlan(untimed + 1, untimed)
         n_draft = k
         if k < state.limit:
             wanted = worth_knowing(state.acceptance, k, state.limit, prices)
@@ -226,22 +224,6 @@ class AdaptiveWidth:
             return None
         for k in (min(2, limit), 0, limit):
             if not self._model.timed(k + 1) and self._trials[k] < _MOST_ANCHORS:
-                self._trials[k] += 1
-                return k
-        return None
-
-    def _hopeful(self, state: SequenceState, rates: Sequence[float]) -> int | None:
-        """Return a width that was never timed and, priced with some hope, would be the fastest."""
-        verify, draft, reject = self._model.prices
-        best = max(rates)
-        tokens = expected_tokens(state.acceptance.rates())
-        timed_us = verify[0]
-        for k in range(1, len(rates)):
-            if self._model.timed(k + 1):
-                timed_us = verify[k]
-                continue
-            price = timed_us + _HOPE * (verify[k] - timed_us) + draft[k] + reject
-            if self._trials[k] < _MOST_TRIALS and tokens[k] / price > _LEAD * best:
                 self._trials[k] += 1
                 return k
         return None
@@ -299,7 +281,7 @@ class AdaptiveWidth:
 
     def _worth_verifying(self, chances: Sequence[float], limit: int) -> int:
         """Return how many of the drafts pay for their rows."""
-        verify, _, reject = self._model.prices
+        _, verify, _, reject = self._model.prices
         price = self._price.per_us(verify[0])
         best, best_gain, tokens, reach = 0, 0.0, 0.0, 1.0
         for k, chance in enumerate(chances[:limit], 1):
@@ -357,12 +339,27 @@ class AdaptiveWidth:
         """Account for a cycle once all its sequences have reported."""
         done, self._pass = self._pass, _Pass()
         self._members = done.members
-        n_active = max(1, last.n_active)
-        n_rows = max(1, last.n_rows)
-        verify, draft, reject = self._model.prices
+        self._thrift.earn(last.draft_us + last.verify_us + last.rollback_us)
+        if self._model.known:
+            self._account(done, last)
+        if self._thrift.light or last.shared_prefill:
+            return
+        was_known = self._model.known
+        n_rows, n_active = max(1, last.n_rows), max(1, last.n_active)
+        self._model.learn_verify(n_rows, last.verify_us, built=last.graph_built)
+        if done.n_drafted and not last.draft_graph_built:
+            self._model.learn_draft(done.n_drafted, last.draft_us)
+        if n_rows > n_active and not last.graph_built:
+            self._model.learn_rest(done.rejected, last.rollback_us)
+        if self._model.known and not was_known:
+            self._open_accounts()
+
+    def _account(self, done: _Pass, last: CycleObservation) -> None:
+        """Enter the time of a cycle and what it brought."""
+        n_rows, n_active = max(1, last.n_rows), max(1, last.n_active)
+        verify, _, draft, reject = self._model.prices
         price_us = verify[min(n_rows, MAX_WIDTH) - 1] + draft[done.n_drafted] + reject
         took_us = max(1.0, last.draft_us + last.verify_us + last.rollback_us)
-        self._thrift.earn(took_us)
         counted_us = min(took_us, _OUTLIER * price_us)
         # Each sequence of a plain pass gets one token for the price of the whole.
         n_each = done.n_tokens / n_active
@@ -376,20 +373,13 @@ class AdaptiveWidth:
         if n_active == 1:
             self._tokens += done.n_tokens
             self._took_us += took_us
-        if self._thrift.light or last.shared_prefill:
-            return
-        self._model.learn_verify(n_rows, last.verify_us, built=last.graph_built)
-        if done.n_drafted and not last.draft_graph_built:
-            self._model.learn_draft(done.n_drafted, last.draft_us)
-        if n_rows > n_active and not last.graph_built:
-            self._model.learn_rest(done.rejected, last.rollback_us)
 
     # ---- keeping
 
     def telemetry(self) -> WidthTelemetry:
         """Return the figures of the request so far."""
         first = self._sequences[min(self._sequences)] if self._sequences else SequenceState(self._carried)
-        verify, draft, reject = self._model.prices
+        verify, _, draft, reject = self._model.prices
         confidence, counts = self._calibrator.brier
         return self._tally.report(
             expected_acceptance=tuple(first.acceptance.rates()),

@@ -16,13 +16,17 @@ __all__ = ["CostModel", "Prices"]
 _SHAPE: Final = tuple(1.0 + 0.25 * row for row in range(MAX_WIDTH))  # of a machine nothing is known of, in plain steps
 _DRAFT_SHARE: Final = 0.07  # of a plain step, a draft on such a machine
 _MOST_SAMPLES: Final = 32.0  # that a mean remembers
-_SWEEP_SAMPLES: Final = 3.0  # that a figure from elsewhere counts as
+_SWEEP_SAMPLES: Final = 12.0  # that a figure from elsewhere counts as
 _SPREAD: Final = 1.25  # a sample counts as at most so much more or less than the mean
 _SHRINK: Final = 3.0  # samples that the line weighs against a mean
 _SHAPE_WEIGHT: Final = 0.25
-_AGEING: Final = 0.997  # of a mean's weight, per cycle of another row count
+_AGEING: Final = 0.993  # of a mean's weight, per cycle of another row count
 _COMMON: Final = 1 / 24  # share of a deviation that is put down to the clock of the machine or to the context
 _NEWS: Final = 12  # samples after which prices are computed anew
+_FORGOTTEN: Final = 0.5  # samples, aged, below which a row count is forgotten
+_FIRST_SPREAD: Final = 3.0  # by how much the sample that comes then may differ from the price
+_MOST_SURPRISES: Final = 4  # samples in a row that are off to the same side, after which the mean is given up
+_HOPE: Final = 0.35  # of the way from the rows below it to its price, such rows are priced
 _MOST_BUILDS: Final = 2  # after so many builds of a row count, building is what it costs
 
 
@@ -33,6 +37,8 @@ class Prices(NamedTuple):
     ----------
     verify
         A verify step of 1 to 8 rows; entry k is that of k drafts in one sequence.
+    hopeful
+        The same, but rows that were not timed for long are priced with some hope, so that they are timed again.
     draft
         A chain of 0 to 7 drafts.
     reject
@@ -40,6 +46,7 @@ class Prices(NamedTuple):
     """
 
     verify: list[float]
+    hopeful: list[float]
     draft: list[float]
     reject: float
 
@@ -61,6 +68,7 @@ class CostModel:
         self._mean = [figure if known else 0.0 for figure in self._shape]
         self._count = [_SWEEP_SAMPLES if known else 0.0] * MAX_WIDTH
         self._n_skipped = [0] * MAX_WIDTH
+        self._surprises = [0] * MAX_WIDTH  # in a row; negative if the samples were too low
         self._factor = 1.0
         self._draft_shape = tuple(_DRAFT_SHARE * (n + 1) for n in range(MAX_DRAFT)) if costs is None else costs.draft_us
         self._draft_scale = 1.0 if known else 0.0  # 0: not measured
@@ -82,7 +90,7 @@ class CostModel:
             scale = self._draft_scale * self._factor if self._draft_count else verify[0]
             draft = [0.0, *(scale * figure for figure in self._draft_shape)]
             reject = max(0.0, self._reject_us - self._clean_us) * self._factor
-            self._prices = Prices(verify, draft, reject)
+            self._prices = Prices(verify, self._hopeful(verify), draft, reject)
         return self._prices
 
     def timed(self, n_rows: int) -> bool:
@@ -107,7 +115,23 @@ class CostModel:
             line = base + slope * row
             price = (count[row] * mean[row] + _SHRINK * line) / (count[row] + _SHRINK)
             prices.append(self._factor * price)
+        # What is not known costs no more than a step of more rows.
+        for row in range(MAX_WIDTH - 2, -1, -1):
+            if count[row] < _FORGOTTEN:
+                prices[row] = min(prices[row], prices[row + 1])
         return prices
+
+    def _hopeful(self, verify: list[float]) -> list[float]:
+        """Price forgotten rows with some hope: no row can cost more than a plain step of its own."""
+        hopeful = list(verify)
+        known = 0
+        for row in range(1, MAX_WIDTH):
+            if self._count[row] >= _FORGOTTEN:
+                known = row
+            elif self._count[row]:
+                guess = min(verify[row] - verify[known], (row - known) * verify[0])
+                hopeful[row] = verify[known] + _HOPE * max(0.0, guess)
+        return hopeful
 
     def _line(self, scale: float) -> tuple[float, float]:
         """Fit base and slope to all means, and with little weight to the shape."""
@@ -132,24 +156,33 @@ class CostModel:
         row = n_rows - 1
         if not 0 <= row < MAX_WIDTH:
             return
-        fresh = self._count[row] == 0.0
         if built and self._n_skipped[row] < _MOST_BUILDS:
             self._n_skipped[row] += 1
             return
-        if fresh:
-            self._mean[row], self._count[row] = took_us / self._factor, 1.0
+        if not self.known:
+            self._mean[row], self._count[row] = took_us, 1.0
             self._prices = None
             return
-        self._outdate()
-        mean = self._mean[row]
-        ratio = min(_SPREAD, max(1 / _SPREAD, took_us / (self._factor * mean)))
-        count = min(self._count[row] + 1.0, _MOST_SAMPLES)
+        mean, spread = self._mean[row], _SPREAD
+        if self._count[row] < _FORGOTTEN:
+            mean, spread = self.prices.verify[row] / self._factor, _FIRST_SPREAD
+        deviation = took_us / (self._factor * mean)
+        surprises = 0 if 1.0 / spread <= deviation <= spread else 1 if deviation > 1.0 else -1
+        self._surprises[row] = self._surprises[row] + surprises if surprises * self._surprises[row] >= 0 else surprises
+        if not surprises:
+            self._surprises[row] = 0
+            self._factor = min(2.0, max(0.5, self._factor * (1.0 + (deviation - 1.0) * _COMMON)))
+        elif abs(self._surprises[row]) >= _MOST_SURPRISES:  # no hiccups: what was known is wrong
+            self._surprises[row] = 0
+            self._count[row] = 0.0
+            spread = _FIRST_SPREAD
+        ratio = min(spread, max(1.0 / spread, deviation))
+        count = min(self._count[row] + 1.0, _MOST_SAMPLES) if self._count[row] >= _FORGOTTEN else 1.0
         for other in range(MAX_WIDTH):
             self._count[other] *= _AGEING
         self._count[row] = count
         self._mean[row] = mean * (1.0 + (ratio - 1.0) / count)
-        self._factor *= 1.0 + (ratio - 1.0) * _COMMON
-        self._factor = min(4.0, max(0.25, self._factor))
+        self._outdate()
 
     def learn_draft(self, n_drafts: int, took_us: float) -> None:
         """Take the time of a chain of drafts."""

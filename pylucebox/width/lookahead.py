@@ -86,7 +86,7 @@ class Lookahead:
         prices
             Of the parts of a cycle.
         """
-        verify, drafts, reject_us = prices
+        _, verify, drafts, reject_us = prices
         depth = self._next
         self._next = depth - 1 if depth else MAX_DRAFT - 1
         row = price * (verify[depth + 1] - verify[depth])

@@ -98,3 +98,12 @@ def test_a_session_can_go_on_after_a_refused_text() -> None:
         with pytest.raises(InvalidArgumentError):
             record(recorder.session, TextSource(**source, max_tokens=3, forced=(1, 10**6, 2)), {})
         assert len(record(recorder.session, TextSource(**source, max_tokens=8), {}).tokens) == 8
+
+
+def test_without_a_place_the_file_lies_here_and_has_the_name_of_the_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["trace", "--workload", "sweep-count", "--max-tokens", "8"]) == 0
+    assert main(["trace", "--prompt", "1, 2,", "--max-tokens", "8", "--name", "mine"]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"sweep-count.trace.npz", "mine.trace.npz"}

@@ -11,7 +11,9 @@ from pylucebox.sim.machine import Machine
 from pylucebox.sim.rules.ablations import Blind, Plain
 from pylucebox.sim.rules.climb_drop import ClimbDrop
 from pylucebox.sim.rules.linear_fit import LinearFit
+from pylucebox.sim.rules.look_ahead import LookAhead
 from pylucebox.sim.rules.mean_accepted import MeanAccepted
+from pylucebox.sim.rules.spec_auto import SpecAuto
 from pylucebox.sim.rules.stopping import p_min, product
 from pylucebox.width import FixedWidth, WidthCosts, WidthPolicy
 from pylucebox.width.controller import AdaptiveWidth
@@ -58,6 +60,7 @@ RULES: Final = (
     Rule("adaptive-cold", "the same without a sweep", lambda costs, machine: AdaptiveWidth(clock=machine.clock)),  # noqa: ARG005
     Rule("adaptive-blind", "the same without probabilities", lambda costs, machine: Blind(_adaptive(costs, machine))),
     Rule("adaptive-plain", "the same, asked for widths only", lambda costs, machine: Plain(_adaptive(costs, machine))),
+    Rule("look-ahead", "probabilities at face value against prices, no more", lambda costs, machine: LookAhead(costs)),  # noqa: ARG005
     Rule("off", "no drafts", _simple(lambda: FixedWidth(1)), has_mtp=False),
     Rule("fixed-3", "always three drafts (a common default)", _simple(lambda: FixedWidth(4))),
     Rule("linear-fit", "tokens per time, times on a straight line (Lucebox)", _simple(LinearFit)),
@@ -65,6 +68,7 @@ RULES: Final = (
     Rule("climb-drop", "one more on clean runs, one fewer under pressure (llama.cpp #27210)", _simple(ClimbDrop)),
     Rule("p-min-0.7", "each draft above 0.7, at most six (llama.cpp)", _simple(lambda: p_min(0.7, 6))),
     Rule("product-0.6", "the chain above 0.6, at most five (EXL3)", _simple(lambda: product(0.6, 5))),
+    Rule("spec-auto", "calibrated probabilities against a measured price (a llama.cpp fork)", _simple(SpecAuto)),
 )
 """All rules, ours first."""
 

@@ -64,7 +64,7 @@ def test_the_full_suite_has_more_of_everything(texts: list[str], capsys: pytest.
     assert sim(*texts, "--suite", "full", "--rule", "off", "--machine", "gfx1151-16k", "--json") == 0
     found = document(capsys)
     assert found["seeds"] == [1, 2, 3]
-    assert {cell["section"] for cell in found["cells"]} == {"single", "short", "sequence", "batch", "prefill"}
+    assert {cell["section"] for cell in found["cells"]} == {"single", "short", "sequence", "rough", "batch", "prefill"}
 
 
 def test_check_turns_a_missed_target_into_status_1(texts: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,9 @@ from pylucebox.sim.replay import ReplayCycle, replay
 from pylucebox.sim.rules import RULES, rules
 from pylucebox.sim.rules.climb_drop import ClimbDrop
 from pylucebox.sim.rules.linear_fit import LinearFit
+from pylucebox.sim.rules.look_ahead import LookAhead
 from pylucebox.sim.rules.mean_accepted import MeanAccepted
+from pylucebox.sim.rules.spec_auto import SpecAuto
 from pylucebox.sim.rules.stopping import p_min, product
 from pylucebox.sim.trace import DEPTH
 from pylucebox.width import WidthPolicy
@@ -87,6 +89,38 @@ def test_every_rule_gets_through_every_text(rule: object, lengths: tuple[int, ..
     for limit in (0, len(lengths) + 50):
         done = replay(trace_of(lengths, limit=limit), policy, machine, charge_prefill=True)
         assert done.n_tokens == len(lengths)
+
+
+def test_looking_ahead_verifies_what_is_worth_its_rows_at_the_price_of_the_machine() -> None:
+    sure, hopeless = [[1.0] * DEPTH] * 60, [[0.001] * DEPTH] * 200
+    for name in ("flat-gpu", "gfx1151-16k"):
+        costs = curve(name).costs
+        easy = replay(trace_of((7,) * 60, probs=sure), LookAhead(costs), Machine(costs)).cycles
+        assert [cycle.n_verified for cycle in easy[:5]] == [DEPTH] * 5
+        hard = replay(trace_of((0,) * 200, probs=hopeless), LookAhead(costs), Machine(costs)).cycles
+        assert max(cycle.n_verified for cycle in hard) == 0
+    # A draft of one half is worth a row of a hundredth of a step, and not one of a third.
+    even = [[0.5] * DEPTH] * 60
+    verified = {}
+    for name in ("flat-gpu", "gfx1151-16k"):
+        costs = curve(name).costs
+        done = replay(trace_of((1, 0) * 30, probs=even), LookAhead(costs), Machine(costs))
+        verified[name] = done.n_verified / len(done.cycles)
+    assert verified["flat-gpu"] > 1.0 > verified["gfx1151-16k"]
+
+
+def test_the_calibrated_rule_probes_first_and_keeps_what_it_learned() -> None:
+    policy, costs = SpecAuto(), curve("gfx1151-16k").costs
+    # Whatever is said to hold by four in five does not, and the other way round.
+    probs = [[0.8 if at % 2 else 0.2] * DEPTH for at in range(900)]
+    trace = trace_of([0 if at % 2 else 2 for at in range(900)], probs=probs, limit=10_000)
+    cycles = replay(trace, policy, Machine(costs)).cycles
+    assert [cycle.n_verified for cycle in cycles[:8]] == [1, 2, 3, 4, 5, 6, 7, 1]
+    late = [cycle for number, cycle in enumerate(cycles) if number >= 100 and number % 32]
+    assert {cycle.n_verified for cycle in late if cycle.position % 2} == {0}
+    assert {cycle.n_verified for cycle in late if not cycle.position % 2} == {2}
+    again = replay(trace, policy, Machine(costs)).cycles
+    assert sum(cycle.n_verified for cycle in again[:40]) < sum(cycle.n_verified for cycle in cycles[:40])
 
 
 def test_rules_are_found_by_name() -> None:

@@ -23,7 +23,7 @@ from pylucebox.sim.suite import SHORT_TOKENS, Plan, Summary, run, summarise
 from pylucebox.sim.trace import Trace
 from pylucebox.width import FixedWidth, WidthCosts, WidthPolicy
 
-ALL = ("single", "short", "sequence", "batch", "prefill")
+ALL = ("single", "short", "sequence", "rough", "batch", "prefill")
 ROUND = CostCurve(name="round", title="Round numbers", evidence="constructed", costs=COSTS)
 TEXTS = (
     trace_of((7,) * 200, name="easy"),

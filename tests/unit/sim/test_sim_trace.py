@@ -234,6 +234,33 @@ def test_a_header_that_promises_more_than_there_is_is_refused(tmp_path: Path) ->
         read_trace(path)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"(9,)", b"(9,:"),  # NumPy's own reader lets an error of the tokenizer out
+        (b"(9,)", b"(8,)"),
+        (b"'<i4'", b"'|O8'"),
+        (b"'<i4'", b"'<f4'"),
+        (b"False", b"True "),
+        (b"\x93NUMPY\x01", b"\x93NUMPY\x03"),
+        (b"NUMPY", b"PICKL"),
+    ],
+)
+def test_a_damaged_description_of_an_array_is_refused(tmp_path: Path, old: bytes, new: bytes) -> None:
+    path = tmp_path / "x.npz"
+    write_trace(path, trace_of(LENGTHS))
+    arrays = arrays_of(path)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():
+            buffer = io.BytesIO()
+            np.save(buffer, array)
+            data = buffer.getvalue()
+            assert name != "tokens" or old in data
+            archive.writestr(f"{name}.npy", data.replace(old, new, 1) if name == "tokens" else data)
+    with pytest.raises(TraceFormatError, match="tokens"):
+        read_trace(path)
+
+
 def test_the_package_has_small_traces_of_many_kinds() -> None:
     traces = recorded()
     kinds = {trace.kind for trace in traces}
