@@ -7,13 +7,13 @@ import pytest
 from pylucebox.sim.costs import curves
 from pylucebox.sim.library import recorded
 from pylucebox.sim.machine import REALISTIC
-from pylucebox.sim.results import Target, conclude
+from pylucebox.sim.results import Result, conclude
 from pylucebox.sim.rules import rules
 from pylucebox.sim.suite import Plan, run
 
 
 @pytest.fixture(scope="module")
-def targets() -> list[Target]:
+def result() -> Result:
     plan = Plan(
         name="ci",
         traces=recorded(),
@@ -23,7 +23,7 @@ def targets() -> list[Target]:
         seeds=(1,),
         sections=("single", "short"),
     )
-    return list(conclude(plan, run(plan), []).targets)
+    return conclude(plan, run(plan), [])
 
 
 # A policy that knew the probabilities before it drafts, the costs, and the best price of time would leave 0.53 of the
@@ -32,6 +32,12 @@ _FAR = pytest.mark.xfail(reason="at or beyond what the recorded probabilities ca
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, pytest.param(3, marks=_FAR), pytest.param(4, marks=_FAR)])
-def test_the_default_policy_reaches_its_target(targets: list[Target], number: int) -> None:
-    target = targets[number]
+def test_the_default_policy_reaches_its_target(result: Result, number: int) -> None:
+    target = result.targets[number]
     assert target.met, f"{target.what}: {target.value:.3f}, wanted {target.limit}"
+
+
+def test_a_text_that_drifts_is_decoded_faster_than_with_any_fixed_width(result: Result) -> None:
+    cells = [cell for cell in result.cells if (cell.section, cell.text) == ("single", "drift")]
+    assert len(cells) == len(curves())
+    assert min(cell.to_best for cell in cells) > 1.05

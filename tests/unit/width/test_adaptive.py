@@ -44,7 +44,7 @@ def test_counting_is_near_the_best_fixed_width(name: str, chance: float) -> None
         drive(adaptive(machine), said, machine, shows_probs=False).speed / best_fixed(said, machine)
         for said in _texts(chance)
     ]
-    assert sum(ratios) / len(ratios) > 0.94
+    assert sum(ratios) / len(ratios) > 0.92
 
 
 def _texts(chance: float) -> list[Text]:
