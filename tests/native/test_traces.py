@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import pytest
 
+from pylucebox import Engine
 from pylucebox._build import DEMO_MODEL
 from pylucebox._sampling import SamplingParams
 from pylucebox._session import FINISH_NONE, Ask
@@ -20,7 +21,7 @@ from pylucebox.sim.machine import Machine
 from pylucebox.sim.record import OpenRecorder, TextSource, record
 from pylucebox.sim.replay import replay
 from pylucebox.sim.trace import DEPTH, Trace
-from pylucebox.width import CycleContext, FixedWidth, WidthPolicy
+from pylucebox.width import CycleContext, CycleObservation, CyclePlan, FixedWidth, WidthPolicy
 
 N_TOKENS = 160
 SETTINGS = {
@@ -159,3 +160,61 @@ def test_the_model_still_drafts_what_a_stored_trace_says(script: ModuleType, nam
     n_other = sum(a != b for a, b in zip(stored.drafts, again.drafts, strict=True))
     assert n_other <= 0.02 * len(stored.drafts)
     assert again.facts["prompt_sha256"] == next(t for t in recorded() if t.name == name).facts["prompt_sha256"]
+
+
+class Scripted:
+    """A policy that plans shadow drafts and asks, by rote, and looks at probabilities when it asks."""
+
+    PLANS: Final = (
+        CyclePlan(3, 2),
+        CyclePlan(2, 6),
+        CyclePlan(1, 1, ask=True),
+        CyclePlan(1, 0),
+        CyclePlan(1, 4),
+        CyclePlan(1, 3, ask=True),
+        CyclePlan(8, 7),
+    )
+
+    def __init__(self) -> None:
+        self.observations: list[CycleObservation] = []
+        self.context: CycleContext | None = None
+
+    def begin(self, *_: int) -> None:
+        self.observations.clear()
+
+    def choose(self, *_: object) -> int:
+        raise AssertionError("one that plans is asked for plans")
+
+    def plan(self, _: int, context: CycleContext) -> CyclePlan:
+        self.context = context
+        width, n_draft, ask = self.PLANS[len(self.observations) % len(self.PLANS)]
+        return CyclePlan(min(width, context.max_width), n_draft, ask)
+
+    def decide(self, _: int, probs: Sequence[float]) -> tuple[int, int]:
+        assert self.context is not None
+        held = next((n for n, p in enumerate(probs) if p < 0.6), len(probs))
+        n_more = int(held == len(probs) < DEPTH)
+        return min(held + 1, self.context.max_width), n_more
+
+    def observe(self, _: int, observation: CycleObservation) -> None:
+        self.observations.append(observation)
+
+    def worth_drafting(self, *_: int) -> None:
+        return None
+
+    def telemetry(self) -> None:
+        return None
+
+
+def test_shadow_drafts_and_looks_are_replayed_as_the_engine_does_them(source: TextSource, trace: Trace) -> None:
+    live, replayed = Scripted(), Scripted()
+    with Engine.demo(n_ctx=1024, n_threads=1, device="cpu", width_policy=live) as engine:  # type: ignore[arg-type]
+        completion = engine.generate(source.prompt, max_tokens=source.max_tokens, sampling=source.sampling)
+    n_end = completion.finish_reason == "stop"  # the end token is part of the trace alone
+    assert completion.token_ids == trace.tokens[: len(trace.tokens) - n_end]
+    replay(trace, replayed, Machine(curve("gfx1151-16k").costs))
+    assert len(live.observations) == len(replayed.observations) > 20
+    for ours, theirs in zip(replayed.observations, live.observations, strict=True):
+        for name in ("n_verified", "n_drafted", "n_accepted", "tokens", "draft_tokens", "n_rows", "width"):
+            assert getattr(ours, name) == getattr(theirs, name), name
+        assert ours.draft_probs == pytest.approx(theirs.draft_probs, abs=1e-4)
