@@ -94,7 +94,7 @@ def test_the_bound_is_reached_where_rows_are_free() -> None:
     curve = curves()[-1]
     trace = next(trace for trace in recorded() if trace.name == "code")
     bound = clairvoyant_us(trace, curve.costs)
-    assert replay(trace, Oracle(trace), Machine(curve.costs)).decode_us == pytest.approx(bound, rel=0.01)
+    assert replay(trace, Oracle(trace), Machine(curve.costs)).decode_us == pytest.approx(bound, rel=0.03)
 
 
 def test_certain_probabilities_tell_all_that_there_is_to_know() -> None:

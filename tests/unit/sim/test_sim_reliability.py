@@ -54,5 +54,5 @@ def test_the_built_in_head_is_informative_and_calibrated() -> None:
     found = reliability(recorded())
     assert [each.depth for each in found] == [*range(1, DEPTH + 1), None]
     for each in found:
-        assert each.skill > 0.3  # far more than the mean alone tells
+        assert each.skill > 0.25  # far more than the mean alone tells
         assert each.ece < 0.03
