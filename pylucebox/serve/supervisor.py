@@ -314,12 +314,11 @@ class Supervisor:
         self._notifier.send("STOPPING=1")
         if ready:
             _log.info("ending: running requests have %g s", self._flags.drain_s)
-            self._tell(drain_s=self._flags.drain_s)
-            self._kill_s = time.monotonic() + self._flags.drain_s + _PATIENCE_S
         else:
             _log.info("ending")
-            self._worker.terminate()
-            self._kill_s = time.monotonic() + _PATIENCE_S
+        # Also a worker that has not said yet that it is ready: the word may be on its way, and requests with it.
+        self._tell(drain_s=self._flags.drain_s)
+        self._kill_s = time.monotonic() + (self._flags.drain_s if ready else 0) + _PATIENCE_S
 
     # ---- answers while there is no worker --------------------------------------------------------------------
 

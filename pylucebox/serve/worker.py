@@ -97,7 +97,7 @@ class _Line:
         self._lines = self._socket.makefile("rb")
         self.launch: dict[str, Any] = json.loads(self._lines.readline())
         self._may_accept = threading.Event()
-        self._is_ready = False
+        self._listens = self._is_ready = False
 
     def start(self, lib: _native.Library) -> None:
         """Do from now on what the supervisor says."""
@@ -107,6 +107,7 @@ class _Line:
         """Let the supervisor stop to accept, and look from then on whether the server is ready."""
         self._say("listening")
         self._may_accept.wait(_ASK_S)
+        self._listens = True
         threading.Thread(target=self._announce, name="readiness", daemon=True).start()
 
     def _say(self, state: str) -> None:
@@ -126,7 +127,8 @@ class _Line:
 
     def _end(self, lib: _native.Library, within_s: float) -> None:
         try:
-            if self._is_ready:
+            # requests may run already that the other thread has not seen begin
+            if self._is_ready or (self._listens and ask_health(self.launch) == HTTPStatus.OK):
                 lib.drain(int(1000 * within_s))
                 return
         except LibraryNotFoundError:  # without that patch it ends at once

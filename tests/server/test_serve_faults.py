@@ -125,7 +125,7 @@ def test_sigterm_lets_a_stream_finish(demo_model: Path, tmp_path: Path) -> None:
     with streaming(server, n_predict=300) as reply:
         server.process.terminate()
         wait_until(lambda: "ending" in server.log_text())
-        assert events_of(reply)[-1]["tokens_predicted"] == 300
+        assert events_of(reply)[-1]["tokens_predicted"] == 300, server.log_text()
     assert server.process.wait(20) == 0, server.log_text()
 
 
