@@ -173,22 +173,17 @@ def test_objects_without_the_methods_needed_are_refused(argument: str, value: An
     assert (caught.value.argument, caught.value.value) == (argument, value)
 
 
-@pytest.mark.parametrize(("text", "wanted"), [(None, 16), ("0", 0), ("64", 64)])
-def test_number_of_kept_graphs_is_set_in_the_environment(
-    monkeypatch: pytest.MonkeyPatch, text: str | None, wanted: int
-) -> None:
-    monkeypatch.delenv("LUCEBOX_KEPT_GRAPHS", raising=False)
-    if text is not None:
-        monkeypatch.setenv("LUCEBOX_KEPT_GRAPHS", text)
-    assert session_options(EngineOptions(**VALID), _trained_for(64), max_width=8).n_kept_graphs == wanted
+@pytest.mark.parametrize("wanted", [0, 16, 64])
+def test_number_of_kept_graphs_reaches_the_session(wanted: int) -> None:
+    options = EngineOptions(**{**VALID, "n_kept_graphs": wanted})
+    assert session_options(options, _trained_for(64), max_width=8).n_kept_graphs == wanted
 
 
-@pytest.mark.parametrize("text", ["", "-1", "65", "many"])
-def test_impossible_number_of_kept_graphs_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setenv("LUCEBOX_KEPT_GRAPHS", text)
+@pytest.mark.parametrize("number", [-1, 65, "many", True])
+def test_impossible_number_of_kept_graphs_is_refused(number: object) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
-        session_options(EngineOptions(**VALID), _trained_for(64), max_width=8)
-    assert (caught.value.argument, caught.value.value) == ("LUCEBOX_KEPT_GRAPHS", text)
+        EngineOptions(**{**VALID, "n_kept_graphs": number})
+    assert (caught.value.argument, caught.value.value) == ("n_kept_graphs", number)
 
 
 def _trained_for(n_ctx: int) -> Any:
