@@ -141,10 +141,10 @@ class _Sweep:
         """
         seconds: dict[bool, list[float]] = {False: [], True: []}
         for _ in range(1 + _PROMPTS):
-            for use_mtp in seconds:
+            for use_mtp, times in seconds.items():
                 began = self._clock()
                 self._prefill(use_mtp=use_mtp)
-                seconds[use_mtp].append(self._clock() - began)
+                times.append(self._clock() - began)
                 self._check()
             if len(seconds[True]) > 1 and self._seconds() > self._options.enough_s / 3:
                 break

@@ -82,7 +82,8 @@ def test_demo_prints_tables_as_plain_lines_into_a_pipe(tmp_path: Path) -> None:
 def test_generate_gives_the_text_of_mtp_off_at_every_width(plain_text: dict[str, Any], width: str) -> None:
     drafted = json_of("generate", COUNT, "--max-tokens", "40", "--verify-width", width, *ONE_THREAD)
     assert drafted["completion"]["digest"] == plain_text["completion"]["digest"]
-    if width == "0" and not drafted["spec"]["effective"]:  # on a busy machine so few tokens may not earn the prompt back
+    # On a busy machine so few tokens may not earn the prompt back.
+    if width == "0" and not drafted["spec"]["effective"]:
         assert drafted["spec"]["reason_code"] == "not-worth-it"
         return
     assert drafted["spec"]["effective"] is True
