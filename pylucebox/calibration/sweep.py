@@ -33,7 +33,7 @@ class SweepOptions:
     n_past
         Context length to measure at, in tokens. Cut to what fits.
     passes
-        Timed cycles of each width. The lower quartile counts: what else the machine does only ever adds time.
+        Timed cycles of each width. The least counts: what else the machine does only ever adds time.
     enough_s
         After so many seconds no further pass is begun; those that were not timed more than once count with that.
     limit_s
@@ -111,15 +111,18 @@ class _Sweep:
 
     def run(self) -> WidthCosts:
         prefill_us = self._prefill_costs()
-        for _ in range(self._options.passes):
-            for width in _ORDER:
-                self._step(width)
+        for width in _ORDER:
+            self._step(width)
+        # Then each width in a row, as it is used: after steps of another width caches are cold.
+        for width in _ORDER:
+            for n in range(self._options.passes):
+                self._step(width, replace=n == 0)
             if self._seconds() > self._options.enough_s:
                 break
         return WidthCosts(
-            verify_us=tuple(_typical(times) for times in self._verify),
-            draft_us=_rising([_typical(times) for times in self._draft]),
-            reject_us=max(0.0, _typical(self._rejected) - _typical(self._kept)),
+            verify_us=tuple(_least(times) for times in self._verify),
+            draft_us=_rising([_least(times) for times in self._draft]),
+            reject_us=max(0.0, _least(self._rejected) - _least(self._kept)),
             mtp_prefill_us_per_token=prefill_us,
             n_past=self._n_past,
             source="sweep",
@@ -159,12 +162,17 @@ class _Sweep:
         tokens = [1 + (n * 37) % 97 for n in range(self._n_past)]
         session.prefill(_SEQ, tokens, sampler, use_mtp=use_mtp)
 
-    def _step(self, width: int) -> None:
-        """Time a cycle of a width; one in which a graph was built is repeated, unless they all build."""
+    def _step(self, width: int, *, replace: bool = False) -> None:
+        """Time a cycle of a width, in place of earlier times of it if `replace` is set.
+
+        One in which a graph was built is repeated, unless they all build.
+        """
         for _ in range(3):
             result, times = self._cycle(width)
             if not (times.graph_built or times.draft_graph_built):
                 break
+        if replace:
+            self._verify[width - 1].clear()
         self._verify[width - 1].append(times.verify_us)
         if width > 1:
             self._draft[width - 2].append(times.draft_us)
@@ -180,8 +188,8 @@ class _Sweep:
         return result, times
 
 
-def _typical(times: Sequence[int]) -> float:
-    return float(max(1, sorted(times)[len(times) // 4])) if times else 0.0
+def _least(times: Sequence[int]) -> float:
+    return float(max(1, min(times))) if times else 0.0
 
 
 def _rising(chain_us: list[float]) -> tuple[float, ...]:

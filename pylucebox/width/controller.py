@@ -39,6 +39,9 @@ _SURE: Final = 0.7  # chance of a chain from which it is worth seeing more of it
 _ASK_US: Final = 30.0  # what a look at the drafts takes, call and return through Python
 _SPEED_TOKENS: Final = 32  # that a request must have for its speed to count
 _MOST_ANCHORS: Final = 3  # cycles to time one of the first widths on a machine nothing is known of
+_ANCHOR: Final = 400  # passes without two plain steps in a row, after which such are run for their time
+_STREAK: Final = 3  # of which the first has cold caches
+_FIRST_STREAK: Final = 4
 _OUTLIER: Final = 1.5  # times its price, the most a cycle counts as
 
 _VERSION: Final = 1  # of snapshots
@@ -63,6 +66,8 @@ class AdaptiveWidth:
         self._carried = Acceptance()
         self._sequences: dict[int, SequenceState] = {}
         self._speed_seen = 0.0  # tokens per us of earlier requests
+        self._n_since_plain = 0  # passes since a plain step that followed another
+        self._n_anchors = 0  # plain steps to run for their time
         self._start()
 
     # ---- requests
@@ -91,6 +96,7 @@ class AdaptiveWidth:
         self._joint_looks = False
         self._pass = _Pass()
         self._members: list[int] = []  # of the last pass
+        self._was_plain = False  # whether the last pass drafted nothing
 
     def _open_accounts(self) -> None:
         """Start what is kept in microseconds."""
@@ -107,6 +113,7 @@ class AdaptiveWidth:
     def load_costs(self, costs: WidthCosts) -> None:
         """Take measured costs in place of all that is known of costs so far. Call it between requests."""
         self._book = CostBook(costs)
+        self._n_anchors = _FIRST_STREAK if costs.source == "sweep" else 0  # in use a step may take another time
         self._start()
 
     def worth_drafting(self, prompt_tokens: int, max_tokens: int) -> str | None:
@@ -169,11 +176,9 @@ class AdaptiveWidth:
         return k
 
     def _plan_alone(self, state: SequenceState) -> CyclePlan:
-        untimed = self._untimed(state.limit)
-        if untimed is not None:
-            state.reason = "cold start"
-            self._pass.measures = True
-            return CyclePlan(untimed + 1, untimed)
+        timing = self._timing(state)
+        if timing is not None:
+            return timing
         state.limit = self._affordable(state.limit)
         if state.limit == 0:
             state.reason = "ledger"
@@ -192,6 +197,20 @@ class AdaptiveWidth:
             k = min(state.k, state.limit)
             return CyclePlan(k + 1, k)
         return self._plan_by_counts(state, prices)
+
+    def _timing(self, state: SequenceState) -> CyclePlan | None:
+        """Return a cycle to be run for its time, when one is due."""
+        untimed = self._untimed(state.limit)
+        if untimed is not None:
+            state.reason = "cold start"
+            self._pass.measures = True
+            return CyclePlan(untimed + 1, untimed)
+        if self._n_since_plain >= _ANCHOR:
+            self._n_since_plain, self._n_anchors = 0, _STREAK
+        if self._n_anchors:
+            state.reason = "anchor"
+            return _PLAIN
+        return None
 
     def _plan_by_counts(self, state: SequenceState, prices: Prices) -> CyclePlan:
         rates = rates_of(state.acceptance.rates(), state.limit, prices)
@@ -340,11 +359,17 @@ class AdaptiveWidth:
         self._thrift.earn(last.draft_us + last.verify_us + last.rollback_us)
         if self._model.known and not done.measures:  # finding out what a machine costs is not the text's fault
             self._account(done, last)
+        # After a wide step the caches are cold, which they are not where nothing is drafted: only a plain step that
+        # follows another tells what decoding without MTP takes.
+        was_plain, self._was_plain = self._was_plain, not done.n_drafted
+        self._n_anchors = max(0, self._n_anchors - self._was_plain)
+        self._n_since_plain = 0 if was_plain and self._was_plain else self._n_since_plain + 1
         if self._thrift.light or last.shared_prefill:
             return
         was_known = self._model.known
         n_rows, n_active = max(1, last.n_rows), max(1, last.n_active)
-        self._model.learn_verify(n_rows, last.verify_us, built=last.graph_built)
+        if n_rows > n_active or was_plain or not self._model.timed(n_rows):
+            self._model.learn_verify(n_rows, last.verify_us, built=last.graph_built)
         if done.n_drafted and not last.draft_graph_built:
             self._model.learn_draft(done.n_drafted, last.draft_us)
         if n_rows > n_active and not last.graph_built:

@@ -26,6 +26,8 @@ _NEWS: Final = 12  # samples after which prices are computed anew
 _FORGOTTEN: Final = 0.5  # samples, aged, below which a row count is forgotten
 _FIRST_SPREAD: Final = 3.0  # by how much the sample that comes then may differ from the price
 _MOST_SURPRISES: Final = 4  # samples in a row that are off to the same side, after which the mean is given up
+_PLAIN_SAMPLES: Final = 5  # plain steps whose median counts, so that neither a hiccup nor a bad sweep does
+_SWEEP_PLAIN: Final = 2  # of them that a figure from elsewhere counts as
 _HOPE: Final = 0.35  # of the way from the rows below it to its price, such rows are priced
 _MOST_BUILDS: Final = 2  # after so many builds of a row count, building is what it costs
 
@@ -67,6 +69,7 @@ class CostModel:
         self._shape = _SHAPE if costs is None else costs.verify_us
         self._mean = [figure if known else 0.0 for figure in self._shape]
         self._count = [_SWEEP_SAMPLES if known else 0.0] * MAX_WIDTH
+        self._plain = [self._mean[0]] * _SWEEP_PLAIN if known else []  # the last plain steps
         self._n_skipped = [0] * MAX_WIDTH
         self._surprises = [0] * MAX_WIDTH  # in a row; negative if the samples were too low
         self._factor = 1.0
@@ -95,7 +98,7 @@ class CostModel:
 
     def timed(self, n_rows: int) -> bool:
         """Tell whether a step of so many rows was ever measured."""
-        return self._count[n_rows - 1] > 0.0
+        return n_rows > MAX_WIDTH or self._count[n_rows - 1] > 0.0
 
     @property
     def known(self) -> bool:
@@ -115,8 +118,11 @@ class CostModel:
             line = base + slope * row
             price = (count[row] * mean[row] + _SHRINK * line) / (count[row] + _SHRINK)
             prices.append(self._factor * price)
+        # All is compared with a plain step: what it was measured to take counts, and no guess from other rows.
+        if count[0]:
+            prices[0] = min(mean[0], prices[1])
         # What is not known costs no more than a step of more rows.
-        for row in range(MAX_WIDTH - 2, -1, -1):
+        for row in range(MAX_WIDTH - 2, 0, -1):
             if count[row] < _FORGOTTEN:
                 prices[row] = min(prices[row], prices[row + 1])
         return prices
@@ -138,7 +144,9 @@ class CostModel:
         weight = at = at2 = cost = cost_at = 0.0
         for row, (mean, count, shape) in enumerate(zip(self._mean, self._count, self._shape, strict=True)):
             w = min(count, 16.0)
-            for share, value in ((w, mean), (_SHAPE_WEIGHT, scale * shape)):
+            # More than a plain step for each row is a mistake, which other rows should not pay for.
+            likely = min(mean, (row + 1) * self._mean[0]) if self._count[0] else mean
+            for share, value in ((w, likely), (_SHAPE_WEIGHT, scale * shape)):
                 weight += share
                 at += share * row
                 at2 += share * row * row
@@ -163,6 +171,11 @@ class CostModel:
             self._mean[row], self._count[row] = took_us, 1.0
             self._prices = None
             return
+        if not row and self._count[0]:
+            self._plain = [*self._plain[1 - _PLAIN_SAMPLES :], took_us]
+            self._mean[0] = sorted(self._plain)[(len(self._plain) - 1) // 2]
+            self._outdate()
+            return
         mean, spread = self._mean[row], _SPREAD
         if self._count[row] < _FORGOTTEN:
             mean, spread = self.prices.verify[row] / self._factor, _FIRST_SPREAD
@@ -178,7 +191,7 @@ class CostModel:
             spread = _FIRST_SPREAD
         ratio = min(spread, max(1.0 / spread, deviation))
         count = min(self._count[row] + 1.0, _MOST_SAMPLES) if self._count[row] >= _FORGOTTEN else 1.0
-        for other in range(MAX_WIDTH):
+        for other in range(1, MAX_WIDTH):  # a plain step is measured anew now and then, and never forgotten
             self._count[other] *= _AGEING
         self._count[row] = count
         self._mean[row] = mean * (1.0 + (ratio - 1.0) / count)
@@ -230,6 +243,7 @@ class CostModel:
         if self._draft_count:
             other._draft_scale = self._draft_scale * self._factor
             other._draft_count = _SWEEP_SAMPLES
+        other._plain = [other._mean[0]] * _SWEEP_PLAIN if other._count[0] else []
         other._reject_us = self.prices.reject
         other._reject_count = min(self._reject_count, _SWEEP_SAMPLES)
         return other
@@ -257,6 +271,7 @@ class CostModel:
         model._shape = tuple(map(float, stored["shape"]))
         model._mean = [float(figure) for figure in stored["mean"]]
         model._count = [float(figure) for figure in stored["count"]]
+        model._plain = [model._mean[0]] * _SWEEP_PLAIN if model._count[0] else []
         model._factor = float(stored["factor"])
         model._draft_shape = tuple(map(float, stored["draft_shape"]))
         model._draft_scale, model._draft_count = map(float, stored["draft"])
