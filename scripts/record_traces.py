@@ -15,17 +15,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from pylucebox._build import DEMO_MODEL
+from pylucebox._sampling import SamplingParams
+from pylucebox.ab import workloads
+from pylucebox.cli._demo_prompts import PROMPTS
+from pylucebox.sim.record import OpenRecorder, TextSource, record
+from pylucebox.sim.trace import Trace
+from pylucebox.sim.trace_file import SUFFIX, read_trace, write_trace
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from pylucebox._build import DEMO_MODEL  # noqa: E402
-from pylucebox._sampling import SamplingParams  # noqa: E402
-from pylucebox.ab import workloads  # noqa: E402
-from pylucebox.cli._demo_prompts import PROMPTS  # noqa: E402
-from pylucebox.sim.record import OpenRecorder, TextSource, record  # noqa: E402
-from pylucebox.sim.trace import Trace  # noqa: E402
-from pylucebox.sim.trace_file import SUFFIX, read_trace, write_trace  # noqa: E402
-
 FOLDER = ROOT / "pylucebox" / "sim" / "data" / "traces"
 N_CTX = 4096
 N_TOKENS = 512

@@ -115,10 +115,10 @@ class _Sweep:
             self._step(width)
         # Then each width in a row, as it is used: after steps of another width caches are cold.
         for width in _ORDER:
-            for n in range(self._options.passes):
-                self._step(width, replace=n == 0)
             if self._seconds() > self._options.enough_s:
                 break
+            for n in range(self._options.passes):
+                self._step(width, replace=n == 0)
         return WidthCosts(
             verify_us=tuple(_least(times) for times in self._verify),
             draft_us=_rising([_least(times) for times in self._draft]),
@@ -133,7 +133,7 @@ class _Sweep:
 
     def _check(self) -> None:
         is_late = self._seconds() > self._options.limit_s and not all(self._verify)
-        n_steps = self._options.passes * len(_ORDER)
+        n_steps = (1 + self._options.passes) * len(_ORDER)
         if is_late or self._go_on(min(1.0, self._n_done / n_steps)) is False:
             raise _EndedError
 
