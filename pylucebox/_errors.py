@@ -16,7 +16,7 @@ The builtin in brackets is a second base, so ordinary handlers such as ``except 
     │  ├─ SidecarMismatchError (ValueError)     .field .model_value .sidecar_value
     │  └─ TraceFormatError (ValueError)         in pylucebox/sim/errors.py
     ├─ WriteError (OSError)                     .path
-    ├─ ListenError (OSError)                    .address
+    ├─ ListenError (OSError)                    .address; in pylucebox/serve/errors.py
     ├─ DecodeError
     │  ├─ ContextFullError                      .n_ctx .n_needed
     │  ├─ CancelledError
@@ -53,7 +53,6 @@ __all__ = [
     "DecodeError",
     "InvalidArgumentError",
     "LibraryNotFoundError",
-    "ListenError",
     "LoadError",
     "LuceboxError",
     "ModelFormatError",
@@ -380,20 +379,6 @@ class WriteError(LuceboxError, OSError):
         super().__init__(f"cannot write {self.path!r}", seen=seen, advice=advice, native_log=native_log)
         self.errno = None
         self.filename = self.path
-
-
-class ListenError(LuceboxError, OSError):
-    """A server cannot listen on an address.
-
-    Attributes
-    ----------
-    address
-        The address.
-    """
-
-    def __init__(self, *, address: str, seen: str, advice: str | None = None, native_log: Iterable[str] = ()) -> None:
-        self.address = address
-        super().__init__(f"cannot listen on {address!r}", seen=seen, advice=advice, native_log=native_log)
 
 
 class DecodeError(LuceboxError):

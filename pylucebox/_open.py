@@ -34,7 +34,6 @@ MIN_N_CTX: Final = 16
 MAX_SEQ: Final = 8
 MAX_THREADS: Final = 512
 MAX_KEPT_GRAPHS: Final = 64
-"""Environment variable with the number of graphs to keep; 0 builds one for each change of width, for comparison."""
 
 # A model without an MTP block is an ordinary thing; these say that something is wrong with one.
 _WORTH_A_WARNING: Final = frozenset(SpecReason) - {
@@ -51,7 +50,7 @@ _log = logging.getLogger("pylucebox")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """The arguments of `Engine`, checked as far as that is possible without the model.
+    """The arguments of `Engine` with its defaults, checked as far as that is possible without the model.
 
     Raises
     ------
@@ -60,20 +59,20 @@ class EngineOptions:
     """
 
     model: StrPath
-    mtp: StrPath | Literal[False]
-    n_ctx: int | None
-    n_seq: int
-    verify_width: int
-    spec: Literal["auto", "require"]
-    n_threads: int | None
-    n_threads_batch: int | None
-    n_ubatch: int
-    device: str
-    n_gpu_layers: int
-    flash_attn: bool | None
-    cache_type_k: str
-    cache_type_v: str
-    hidden_norm: HiddenNorm
+    mtp: StrPath | Literal[False] = "auto"
+    n_ctx: int | None = None
+    n_seq: int = 1
+    verify_width: int = 0
+    spec: Literal["auto", "require"] = "auto"
+    n_threads: int | None = None
+    n_threads_batch: int | None = None
+    n_ubatch: int = 512
+    device: str = "auto"
+    n_gpu_layers: int = -1
+    flash_attn: bool | None = None
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"
+    hidden_norm: HiddenNorm = "file"
     draft_vocab: int | StrPath = DEFAULT_DRAFT_VOCAB
     draft_chain: bool = True
     mtp_kv_in_trunk: bool = True

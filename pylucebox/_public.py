@@ -16,7 +16,6 @@ from pylucebox._errors import (
     DecodeError,
     InvalidArgumentError,
     LibraryNotFoundError,
-    ListenError,
     LoadError,
     LuceboxError,
     ModelFormatError,
@@ -39,6 +38,7 @@ from pylucebox._spec import SpecReason, SpecState
 from pylucebox._stats import RequestStats, SpecStats
 from pylucebox._version import __version__
 from pylucebox.ab.errors import ArmError, ComparisonError, EnvironmentMismatchError, SessionFileError
+from pylucebox.serve.errors import ListenError
 from pylucebox.sim.errors import TraceFormatError
 from pylucebox.width import (
     AdaptiveWidth,

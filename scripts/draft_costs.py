@@ -37,7 +37,7 @@ from pylucebox._draft_vocab import choose_draft_ids
 from pylucebox._gguf import GgufModel, TensorInfo, read_model
 from pylucebox._gguf_write import MetaPair, TensorPlan, write_gguf
 from pylucebox.cli._table import Table, print_table
-from pylucebox.testing import TinySpec, write_tiny_model
+from pylucebox.testing import REAL_WIDTHS, write_tiny_model
 from pylucebox.testing._metadata import make_metadata
 from pylucebox.testing._vocab import byte_vocabulary
 
@@ -49,38 +49,12 @@ N_DRAFT_VOCAB = 64_000
 # What is written first, and then repeated: experts, and tokens.
 N_EXPERT_WRITTEN, VOCAB_WRITTEN = 16, 4096
 
-# The sizes that the model card and the files of Qwen3.8-Flash-Next state; the n-gram table is left small, since a row
-# of it is read whatever its size is.
-REAL_WIDTHS = TinySpec(
-    name="real widths",
-    kind="random",
-    vocab_multiple=N_VOCAB,
-    n_embd=2560,
-    hc_low_rank=320,
-    n_head=24,
-    n_head_kv=2,
-    head_dim=256,
-    n_rot=64,
-    indexer_n_head=4,
-    indexer_head_dim=128,
-    indexer_top_k=2048,
-    ssm_d_state=128,
-    ssm_n_group=16,
-    ssm_dt_rank=48,
-    n_expert=N_EXPERT_WRITTEN,
-    n_expert_used=10,
-    n_ff_exp=640,
-    n_ff_shexp=640,
-    ple_heads_per_ngram=8,
-)
-
-
 # ---- the model
 
 
 def write_model(path: Path, weight_type: str, n_expert: int) -> Path:
     """Write the model, piece by piece, in place of a file that is there."""
-    spec = replace(REAL_WIDTHS, weight_type=weight_type, n_expert=n_expert)
+    spec = replace(REAL_WIDTHS, kind="random", weight_type=weight_type, n_expert=n_expert)
     metadata = make_metadata(spec, byte_vocabulary(N_VOCAB), has_trunk=True, has_draft_block=True)
     narrow = replace(spec, n_expert=N_EXPERT_WRITTEN, vocab_multiple=VOCAB_WRITTEN)
     source = read_model(write_tiny_model(path.with_suffix(".part.gguf"), narrow, extra_metadata=metadata).model)

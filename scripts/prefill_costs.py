@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +38,7 @@ from pylucebox._model import Model, ModelOptions
 from pylucebox._native_session import NativeSession, SessionOptions
 from pylucebox._sampling import SamplingParams
 from pylucebox.cli._table import Table, print_table
-from pylucebox.testing import TinySpec, write_tiny_model
+from pylucebox.testing import REAL_WIDTHS, write_tiny_model
 
 FOLDER = Path(pylucebox.__file__).parent / "demo_model"
 TEXT = "The table lists the values one to twelve: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12.\n"
@@ -46,39 +46,6 @@ OFF, AGAIN, IN_TRUNK, OWN_PASS = ARMS = ("MTP off", "MTP off again", "in the tru
 N_BOOTSTRAP = 2000
 REAL_N_VOCAB = 248_320
 GREEDY = SamplingParams(temperature=0, seed=0, ignore_eos=True)
-
-
-def real_widths(n_layer: int, n_expert: int, n_vocab: int, weight_type: str) -> TinySpec:
-    """Describe a model with the widths of Qwen3.8-Flash-Next's config.json."""
-    return TinySpec(
-        name="real widths",
-        kind="agree",
-        weight_type=weight_type,
-        vocab_multiple=n_vocab,
-        n_ctx_train=8192,
-        n_embd=2560,
-        n_layer=n_layer,
-        full_attention_interval=4,
-        hc_count=4,
-        hc_low_rank=320,
-        n_head=24,
-        n_head_kv=2,
-        head_dim=256,
-        n_rot=64,
-        indexer_n_head=4,
-        indexer_head_dim=128,
-        indexer_top_k=2048,
-        compress_ratio=4,
-        ssm_d_state=128,
-        ssm_n_group=16,
-        ssm_dt_rank=48,
-        ssm_d_conv=4,
-        n_expert=n_expert,
-        n_expert_used=10,
-        n_ff_exp=640,
-        n_ff_shexp=640,
-        ple_heads_per_ngram=8,
-    )
 
 
 @contextlib.contextmanager
@@ -89,7 +56,15 @@ def open_model(args: argparse.Namespace) -> Iterator[Model]:
         return
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         print("writing the model ...", file=sys.stderr)
-        spec = real_widths(args.layers, args.experts, args.vocab, args.type)
+        spec = replace(
+            REAL_WIDTHS,
+            kind="agree",
+            weight_type=args.type,
+            n_layer=args.layers,
+            n_expert=args.experts,
+            vocab_multiple=args.vocab,
+            n_ctx_train=8192,
+        )
         path = write_tiny_model(Path(folder) / "m.gguf", spec).model
         model = Model(ModelOptions(path=path, mtp_in_file=True))
         yield model

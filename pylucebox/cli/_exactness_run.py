@@ -351,20 +351,4 @@ class OpenBench:
 
 def engine_options(model: StrPath, *, mtp: str, n_ctx: int | None, n_threads: int | None, device: str) -> EngineOptions:
     """Return the options of `OpenBench`, with the defaults of `Engine` for what the command has no flag for."""
-    return EngineOptions(
-        model=model,
-        mtp=mtp,
-        n_ctx=n_ctx,
-        n_seq=1,
-        verify_width=0,
-        spec="require",
-        n_threads=n_threads,
-        n_threads_batch=None,
-        n_ubatch=512,
-        device=device,
-        n_gpu_layers=-1,
-        flash_attn=None,
-        cache_type_k="f16",
-        cache_type_v="f16",
-        hidden_norm="file",
-    )
+    return EngineOptions(model=model, mtp=mtp, n_ctx=n_ctx, spec="require", n_threads=n_threads, device=device)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from pylucebox._errors import ListenError
+from pylucebox.serve.errors import ListenError
 
 __all__ = ["close_all", "open_listeners", "url_of"]
 

@@ -84,8 +84,12 @@ class PolicyHost:
         if n_active == 1:
             self._policy.begin(self._n_slots, entry.max_width)
         self._without.discard(entry.slot)
-        if self._drafts and self._drafts.worth_drafting(entry.n_past, _tokens_left(entry.n_left)) is not None:
+        if self._drafts is None:
+            return
+        reason = self._drafts.worth_drafting(entry.n_past, _tokens_left(entry.n_left))
+        if reason is not None:
             self._without.add(entry.slot)
+            print(f"lucebox: no drafts for this reply of slot {entry.slot}: {reason}", file=sys.stderr, flush=True)
 
     def _plan(self, entry: Any, n_active: int) -> None:
         slot, widest = entry.slot, entry.max_width

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pylucebox._build import recorded_build
-from pylucebox._drafting import DEFAULT_DRAFT_VOCAB
 from pylucebox._errors import ContextFullError, InvalidArgumentError, StrPath
 from pylucebox._native_session import NativeSession
 from pylucebox._open import EngineOptions, open_engine
@@ -189,23 +188,7 @@ class OpenRecorder:
         device: str = "auto",
     ) -> None:
         options = EngineOptions(
-            model=model,
-            mtp=mtp,
-            n_ctx=n_ctx,
-            n_seq=1,
-            verify_width=0,
-            spec="require",
-            n_threads=n_threads,
-            n_threads_batch=None,
-            n_ubatch=512,
-            device=device,
-            n_gpu_layers=-1,
-            flash_attn=None,
-            cache_type_k="f16",
-            cache_type_v="f16",
-            hidden_norm="file",
-            draft_vocab=DEFAULT_DRAFT_VOCAB,
-            draft_chain=True,
+            model=model, mtp=mtp, n_ctx=n_ctx, spec="require", n_threads=n_threads, device=device
         )
         self._opened = open_engine(options, None)
         self.session: NativeSession = self._opened.session

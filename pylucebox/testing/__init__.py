@@ -9,11 +9,12 @@ before and its drafts are accepted at a realistic rate, so tests of exactness ca
 
 from pylucebox.testing._dequantise import read_f32, write_f32_copy
 from pylucebox.testing._language import END_RUN
-from pylucebox.testing._tiny import K_QUANT_SPEC, TinyModelFiles, TinySpec, write_tiny_model
+from pylucebox.testing._tiny import K_QUANT_SPEC, REAL_WIDTHS, TinyModelFiles, TinySpec, write_tiny_model
 
 __all__ = [
     "END_RUN",
     "K_QUANT_SPEC",
+    "REAL_WIDTHS",
     "TinyModelFiles",
     "TinySpec",
     "read_f32",

@@ -27,7 +27,7 @@ from pylucebox.testing._metadata import ARCH, make_metadata
 from pylucebox.testing._vocab import byte_vocabulary
 from pylucebox.testing._weights import Array, WeightMaker
 
-__all__ = ["K_QUANT_SPEC", "TinyModelFiles", "TinySpec", "write_tiny_model"]
+__all__ = ["K_QUANT_SPEC", "REAL_WIDTHS", "TinyModelFiles", "TinySpec", "write_tiny_model"]
 
 Kind = Literal["mixed", "agree", "random"]
 MtpPlace = Literal["in-file", "sidecar", "shared", "none"]
@@ -196,6 +196,31 @@ K_QUANT_SPEC = TinySpec(n_embd=256, hc_low_rank=256, n_head=4, ssm_dt_rank=8, n_
 """Rows of 256 in every matrix but the n-gram table and the n-gram convolution, so that any tensor type fits.
 
 Use it as ``dataclasses.replace(K_QUANT_SPEC, weight_type="q4_K")``."""
+
+REAL_WIDTHS = TinySpec(
+    name="real widths",
+    vocab_multiple=248_320,
+    n_embd=2560,
+    hc_low_rank=320,
+    n_head=24,
+    n_head_kv=2,
+    head_dim=256,
+    n_rot=64,
+    indexer_n_head=4,
+    indexer_head_dim=128,
+    indexer_top_k=2048,
+    ssm_d_state=128,
+    ssm_n_group=16,
+    ssm_dt_rank=48,
+    n_expert=512,
+    n_expert_used=10,
+    n_ff_exp=640,
+    n_ff_shexp=640,
+    ple_heads_per_ngram=8,
+)
+"""The widths of Qwen3.8-Flash-Next's config.json, for measurements; far from small with all its experts and tokens.
+
+The n-gram table is left small, since a row of it is read whatever its size is."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pylucebox._errors import ListenError
+from pylucebox.serve.errors import ListenError
 from pylucebox.serve.holding import Holding, unavailable
 from pylucebox.serve.listen import close_all, open_listeners, url_of
 from pylucebox.serve.notify import Notifier
