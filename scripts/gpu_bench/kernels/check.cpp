@@ -19,9 +19,15 @@ Environment for_windows(const Case & one) {
     return environment;
 }
 
-Bytes run(const Device & device, const Case & one, const CaseData & data, const Weights & weights, int64_t first, int64_t n) {
+// The back end captures a graph that comes again: computed so often, what is read at the end is of a replay.
+constexpr int UNTIL_REPLAYED = 4;
+
+Bytes run(const Device & device, const Case & one, const CaseData & data, const Weights & weights, int64_t first, int64_t n,
+          int n_times = 1) {
     const Graph graph(device, one, data, weights, first, n);
-    graph.compute();
+    for (int i = 0; i < n_times; ++i) {
+        graph.compute();
+    }
     return graph.output();
 }
 
@@ -58,7 +64,7 @@ std::string first_difference(const Bytes & whole, const Bytes & parts, int64_t n
 
 std::string check_windows(const Device & device, const Case & one, const CaseData & data, const Weights & weights, int64_t n_rows) {
     device.apply(one.on);
-    const Bytes whole = run(device, one, data, weights, 0, n_rows);
+    const Bytes whole = run(device, one, data, weights, 0, n_rows, UNTIL_REPLAYED);
 
     std::vector<int64_t> widths(n_rows, 1);
     if (one.promise == Promise::windows) {
