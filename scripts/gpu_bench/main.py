@@ -51,6 +51,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=500, help="a section begins no round after so long")
     parser.add_argument("--server", type=Path, help="an unpatched llama-server to compare the built-in model with")
     parser.add_argument("--models", type=Path, help="folder of the random models (default: a temporary one)")
+    parser.add_argument("--write-model", metavar="TYPE", help="only write a random model of a type, and print its path")
     parser.add_argument("--page", action="store_true", help="only make the page of what was measured")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
@@ -80,6 +81,9 @@ def main(argv: list[str] | None = None) -> int:
             server=args.server,
             seconds=10 if args.quick else args.seconds,
         )
+        if args.write_model:
+            print(settings.model(args.write_model))
+            return 0
         for name in args.sections.split(","):
             print(f"== {name}", file=sys.stderr)
             SECTIONS[name](settings)
