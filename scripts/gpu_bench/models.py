@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from gpu_bench.random_blocks import random_rows
 
+from gpu_bench.random_blocks import random_rows
 from pylucebox._gguf import read_model
 from pylucebox._gguf_write import MetaPair, TensorPlan
 from pylucebox._gguf_write import write_gguf as write_planned
