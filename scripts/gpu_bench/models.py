@@ -53,7 +53,7 @@ class _Shapes(WeightMaker):
     def _normal(self, name: str, shape: tuple[int, ...], deviation: float, mean: float = 0.0) -> Array:
         if math.prod(shape) < N_LARGE:
             return super()._normal(name, shape, deviation, mean)
-        return np.zeros(shape, np.float32)
+        return np.ones(shape, np.float32)
 
 
 def write_model(path: Path, spec: TinySpec) -> Path:
