@@ -2,6 +2,7 @@
 #include "session.h"
 
 #include "graphs.h"
+#include "selection.h"
 
 #include "llama-ext.h"
 
@@ -103,6 +104,7 @@ std::unique_ptr<lucebox_session> open_session(lucebox_model * model, const luceb
     trunk.n_outputs_max = LUCEBOX_MAX_WIDTH;
     s->ctx         = make_context(s->model->trunk.get(), trunk, "context");
     lucebox_keep_graphs(s->ctx.get(), (uint32_t) s->params.n_kept_graphs, MAX_KEPT_ROWS);
+    s->attends_selected = lucebox_select_cells(s->ctx.get(), s->params.attend_selected);
     s->batch       = common_batch(s->ctx.get());
     s->seqs.resize(s->params.n_seq);
     if (llama_n_rs_seq(s->ctx.get()) < trunk.n_rs_seq) {
@@ -121,6 +123,7 @@ std::unique_ptr<lucebox_session> open_session(lucebox_model * model, const luceb
             make_context(s->model->mtp_model(), mtp, "context of the MTP block"), s->params.n_seq, s->model->files,
             s->params.draft_chain);
         lucebox_keep_graphs(s->drafter->context(), (uint32_t) s->params.n_kept_graphs, MAX_KEPT_DRAFT_ROWS);
+        lucebox_select_cells(s->drafter->context(), s->params.attend_selected);
         s->newest.resize((size_t) hidden_width(s->model->trunk.get()));
         if (s->params.mtp_kv_in_trunk) {
             s->writer = make_mtp_writer(s->ctx.get(), s->drafter->context(), s->why_no_writer);
@@ -327,6 +330,7 @@ void lucebox_session_params_init(lucebox_session_params * params) {
     params->cache_type_k    = "f16";
     params->cache_type_v    = "f16";
     params->n_kept_graphs   = 16;
+    params->attend_selected = true;
 }
 
 lucebox_status lucebox_session_open(lucebox_model * model, const lucebox_session_params * params,
@@ -355,6 +359,7 @@ lucebox_status lucebox_session_get_info(const lucebox_session * session, lucebox
             found.context_bytes += entry.second.context;
             found.compute_bytes += entry.second.compute;
         }
+        found.attend_selected   = session->attends_selected;
         found.kept_graphs_bytes = lucebox_kept_graphs_max_bytes(session->ctx.get());
         if (session->drafter) {
             found.kept_graphs_bytes += lucebox_kept_graphs_max_bytes(session->drafter->context());
