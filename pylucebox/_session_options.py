@@ -23,7 +23,7 @@ class SessionOptions:
     n_seq
         Sequences that may decode together.
     n_ubatch
-        Prompt tokens computed at once.
+        Prompt tokens computed at once, 32 to 8192.
     n_threads, n_threads_batch
         Threads of a decode step and of prefill.
     max_width

@@ -237,7 +237,7 @@ typedef struct lucebox_session_params {
     size_t       struct_size;
     uint32_t     n_ctx;           /* tokens per sequence; 0: the model's training context               */
     uint32_t     n_seq;           /* sequences that may decode together, 1..8                           */
-    uint32_t     n_ubatch;        /* prompt tokens computed at once, 32..4096                         */
+    uint32_t     n_ubatch;        /* prompt tokens computed at once, 32..8192                         */
     int32_t      n_threads;       /* threads of a decode step                                           */
     int32_t      n_threads_batch; /* threads of prefill                                                 */
     int32_t      max_width;       /* 1..8; 1 leaves MTP out: no draft context, no snapshots             */

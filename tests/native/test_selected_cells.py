@@ -64,6 +64,21 @@ def test_tokens_logits_and_states_are_those_with_masks(model: Model, n_seq: int)
         session.close()
 
 
+def test_no_graph_is_built_while_a_bucket_lasts(model: Model) -> None:
+    """Caches are looked at in steps of 256 cells, blocks in steps of 64; the prompt of 301 tokens is in the second."""
+    session = start(model)
+    widths = (1, 8, 3, 5)
+    for width in widths * 2:  # the first drafts of cycles differ by how many pairs wait for them
+        session.cycle([Ask(0, width, 100)])
+    n_cycles = 0
+    while session.n_past(0) + 8 < 504:
+        _, times = session.cycle([Ask(0, widths[n_cycles % len(widths)], 100)])
+        assert not times.graph_built, session.n_past(0)
+        n_cycles += 1
+    assert n_cycles > 20
+    session.close()
+
+
 def test_caches_without_a_kernel_keep_the_mask(model: Model) -> None:
     session = start(model, cache_type_k="q8_0", cache_type_v="q8_0")
     assert not session.info.attend_selected
