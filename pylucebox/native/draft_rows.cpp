@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 #include <new>
+#include <numeric>
 #include <stdexcept>
 
 namespace lucebox {
@@ -37,6 +38,18 @@ bool can_multiply(ggml_backend_dev_t device, ggml_backend_buffer_type_t buft, en
     return ggml_backend_dev_supports_op(device, ggml_mul_mat(ctx.get(), weight, input));
 }
 
+// Whether a device looks rows of a type up.
+bool can_look_up(ggml_backend_dev_t device, enum ggml_type type, int64_t n_per_row, int64_t n_rows) {
+    ggml_context_ptr ctx(ggml_init({ 3 * ggml_tensor_overhead(), nullptr, /*.no_alloc =*/true }));
+    ggml_tensor *    table = ggml_new_tensor_2d(ctx.get(), type, n_per_row, n_rows);
+    ggml_tensor *    ids   = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I32, 1);
+    return ggml_backend_dev_supports_op(device, ggml_get_rows(ctx.get(), table, ids));
+}
+
+ggml_backend_dev_t device_of_block(const llama_model * mtp) {
+    return device_of(mtp->layers[mtp->hparams.n_layer()].nextn.eh_proj);
+}
+
 // Reads the rows `ids` of a table, runs of neighbours at once.
 void read_rows(const table_place & place, const std::vector<int32_t> & ids, size_t row_bytes, uint8_t * to) {
     std::ifstream file(place.path, std::ios::binary);
@@ -55,7 +68,13 @@ void read_rows(const table_place & place, const std::vector<int32_t> & ids, size
     }
 }
 
-std::vector<int32_t> ids_of(const ggml_tensor * d2t) {
+std::vector<int32_t> ids_of_head(const llama_model & mtp) {
+    const ggml_tensor * d2t = mtp.d2t;
+    if (d2t == nullptr) {
+        std::vector<int32_t> all(mtp.vocab.n_tokens());
+        std::iota(all.begin(), all.end(), 0);
+        return all;
+    }
     std::vector<int64_t> wide((size_t) ggml_nelements(d2t));
     ggml_backend_tensor_get(d2t, wide.data(), 0, ggml_nbytes(d2t));
     return { wide.begin(), wide.end() };
@@ -97,16 +116,23 @@ draft_rows::copy draft_rows::list_of_ids(ggml_backend_buffer_type_t buft) const 
     return made;
 }
 
+bool draft_rows::embeddings_are_elsewhere(const llama_model * mtp, const llama_model * target) {
+    const ggml_tensor *      embd   = mtp->tok_embd ? mtp->tok_embd : target->tok_embd;
+    const ggml_backend_dev_t device = device_of_block(mtp);
+    return device_of(embd) != device && can_look_up(device, embd->type, embd->ne[0], embd->ne[1]);
+}
+
 draft_rows::draft_rows(llama_model * mtp, const llama_model * target, const table_place & head, const table_place & embd,
-                       std::vector<int32_t> wanted) :
+                       const std::vector<int32_t> & wanted) :
     n_embd(mtp->hparams.n_embd),
     n_vocab(mtp->vocab.n_tokens()),
-    ids(mtp->d2t ? ids_of(mtp->d2t) : std::move(wanted)) {
-    const ggml_backend_dev_t         device = device_of(mtp->layers[mtp->hparams.n_layer()].nextn.eh_proj);
+    ids(wanted.empty() ? ids_of_head(*mtp) : wanted) {
+    const ggml_backend_dev_t         device = device_of_block(mtp);
     const ggml_backend_buffer_type_t home   = ggml_backend_dev_buffer_type(device);
+    const bool                       is_all = wanted.empty() && mtp->d2t == nullptr; // the head that is there, as it is
 
     ggml_tensor * rows[2] = {};
-    if (mtp->d2t == nullptr) {
+    if (!wanted.empty()) {
         // the CPU's own layout for the whole head is the best one for some of its rows too
         const ggml_backend_buffer_type_t other = type_of(mtp->output ? mtp->output : target->output);
         const bool special = is_cpu(device) && ggml_backend_buft_get_device(other) == device && !ggml_backend_buft_is_host(other);
@@ -114,12 +140,16 @@ draft_rows::draft_rows(llama_model * mtp, const llama_model * target, const tabl
         copies.push_back(gather(head, as_head ? other : home));
         rows[0] = copies.back().tensor;
     }
-    if (device_of(mtp->tok_embd ? mtp->tok_embd : target->tok_embd) != device) {
+    if (embeddings_are_elsewhere(mtp, target)) {
         copies.push_back(gather(embd, home));
         rows[1] = copies.back().tensor;
     }
-    copies.push_back(list_of_ids(home));
-    llama_model_set_draft_rows(mtp, rows[0], rows[1], copies.back().tensor);
+    ggml_tensor * tokens = nullptr;
+    if (!is_all) {
+        copies.push_back(list_of_ids(home));
+        tokens = copies.back().tensor;
+    }
+    llama_model_set_draft_rows(mtp, rows[0], rows[1], tokens);
 }
 
 } // namespace lucebox

@@ -24,11 +24,15 @@ struct table_place {
 
 class draft_rows {
   public:
-    // Makes the block in `mtp` draft the tokens `ids`, which ascend; for a head that covers a part of the vocabulary
-    // as it is, they are empty. `target` lends the tables that `mtp` lacks. The object must outlive `mtp`.
-    // Throws std::bad_alloc, and std::runtime_error when a file cannot be read.
+    // Makes the block in `mtp` draft the tokens `ids`, which ascend. Where they are empty these are the ones that its head
+    // covers, as it is; only embeddings are then copied, to the block's device. `target` lends the tables that `mtp` lacks.
+    // The object must outlive `mtp`. Throws std::bad_alloc, and std::runtime_error when a file cannot be read.
     draft_rows(llama_model * mtp, const llama_model * target, const table_place & head, const table_place & embd,
-               std::vector<int32_t> ids);
+               const std::vector<int32_t> & ids);
+
+    // Whether the block looks embeddings up on another device than its own, while its own could do that. A GPU's drafts
+    // then wait for the host, which has the table, unless it is copied.
+    static bool embeddings_are_elsewhere(const llama_model * mtp, const llama_model * target);
 
     size_t n_tokens() const { return ids.size(); }
 

@@ -243,15 +243,16 @@ std::vector<int32_t> draft_ids_of(const lucebox_model_params & params, int64_t n
 // Rows of the LM head that the MTP block drafts from: those asked for, or those that its head has.
 void choose_draft_rows(model_state & state, const lucebox_model_params & params, const file_facts & facts,
                        const file_facts & mtp_facts) {
-    std::vector<int32_t> ids = draft_ids_of(params, state.n_vocab());
-    if (ids.empty() && !mtp_facts.covers_part) {
-        return;
-    }
+    const std::vector<int32_t> ids = draft_ids_of(params, state.n_vocab());
     if (!ids.empty() && mtp_facts.covers_part) {
         fail(LUCEBOX_ERR_ARGUMENT, "draft_ids were given, but the head in '%s' covers only a part of the vocabulary",
              params.mtp_path);
     }
 #ifdef LUCEBOX_DRAFT_ROWS
+    const bool is_whole = ids.empty() && !mtp_facts.covers_part;
+    if (is_whole && !draft_rows::embeddings_are_elsewhere(state.mtp_model(), state.trunk.get())) {
+        return;
+    }
     // in a model with a trunk the names of its own tables are not looked at, and the embeddings may serve as head
     const bool  is_sidecar = params.mtp_path != nullptr;
     table_place embd       = is_sidecar ? first_of(mtp_facts, { OWN_EMBEDDING, EMBEDDING }) : table_place{};
@@ -259,8 +260,11 @@ void choose_draft_rows(model_state & state, const lucebox_model_params & params,
     embd                   = embd.path.empty() ? first_of(facts, { EMBEDDING }) : embd;
     head                   = head.path.empty() ? first_of(facts, { HEAD, EMBEDDING }) : head;
     try {
-        state.draft = std::make_unique<draft_rows>(state.mtp_model(), state.trunk.get(), head, embd, std::move(ids));
+        state.draft = std::make_unique<draft_rows>(state.mtp_model(), state.trunk.get(), head, embd, ids);
     } catch (const std::bad_alloc &) {
+        if (is_whole) {
+            return; // nobody asked for a copy: drafts look up where the table is
+        }
         fail(LUCEBOX_ERR_MEMORY, "there is no memory for the %zu rows of the draft vocabulary", params.n_draft_ids);
     } catch (const std::runtime_error & e) {
         fail(LUCEBOX_ERR_IO, "the draft vocabulary cannot be set up: %s", e.what());

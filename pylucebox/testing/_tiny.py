@@ -299,15 +299,19 @@ def write_tiny_model(
     return TinyModelFiles(path, sidecar)
 
 
-def _store(name: str, values: Array, weight_type: str, quantize: QuantizeRows | None) -> Tensor:
-    """Encode a tensor in the type that upstream's converter would give it."""
+def stored_type(name: str, shape: tuple[int, ...], weight_type: str) -> str:
+    """Return the type that upstream's converter would give a tensor; `shape` is in numpy order, rows first."""
     kept = ("ffn_gate_inp.", "ffn_gate_inp_shexp.", "ssm_conv1d.")
-    if values.ndim == 1 or name.endswith("_norm.weight") or any(part in name for part in kept):
-        type_name = "f32"
-    elif values.shape[-1] % values_per_block(weight_type) or (
+    if len(shape) == 1 or name.endswith("_norm.weight") or any(part in name for part in kept):
+        return "f32"
+    if shape[-1] % values_per_block(weight_type) or (
         "nextn.eh_proj." in name and weight_type.startswith(_WITHOUT_ZERO)
     ):
-        type_name = "f16"
-    else:
-        type_name = weight_type
+        return "f16"
+    return weight_type
+
+
+def _store(name: str, values: Array, weight_type: str, quantize: QuantizeRows | None) -> Tensor:
+    """Encode a tensor in the type that upstream's converter would give it."""
+    type_name = stored_type(name, values.shape, weight_type)
     return Tensor(name, values.shape, type_name, encode(values, type_name, quantize))

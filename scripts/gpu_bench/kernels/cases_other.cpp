@@ -1,0 +1,126 @@
+// Attention, indexer, top-k, the delta net's convolution input and the delta net itself.
+
+#include "cases.h"
+
+#include <cmath>
+
+namespace gpu_kernels {
+
+namespace {
+
+const Environment OFF       = { { "GGML_CUDA_FEW_ROWS", "0" } };
+const Environment INVARIANT = { { "GGML_CUDA_BATCH_INVARIANT", "1" } };
+
+const std::vector<int64_t> ONE_TO_EIGHT = { 1, 2, 3, 4, 5, 6, 7, 8 };
+
+Case attention(const std::string & name, ggml_type cache, int64_t head_size, int64_t n_head, int64_t n_head_kv, int64_t n_kv,
+               int64_t visible) {
+    Case result;
+    result.name     = name;
+    result.promise  = Promise::invariant;
+    result.off      = OFF;
+    result.on       = INVARIANT;
+    result.rows     = ONE_TO_EIGHT;
+    result.weights  = { { cache, { head_size, n_kv, n_head_kv } }, { cache, { head_size, n_kv, n_head_kv } } };
+    result.inputs   = { { GGML_TYPE_F32, { head_size, n_head, 1 } },
+                        { GGML_TYPE_F16, { n_kv, 1, 1 }, Fill::causal_mask, 1.0f, visible } };
+    result.max_nmse = 5e-4;
+    result.min_copies = 4;
+    result.padding  = 768;
+    result.build    = [head_size](ggml_context * ctx, const auto & weights, const auto & inputs, int64_t) {
+        ggml_tensor * q = ggml_permute(ctx, inputs[0], 0, 2, 1, 3);
+        return ggml_flash_attn_ext(
+            ctx, q, weights[0], weights[1], inputs[1], 1.0f/std::sqrt((float) head_size), 0.0f, 0.0f);
+    };
+    return result;
+}
+
+Case indexer(int64_t n_pool, int64_t visible) {
+    Case result;
+    result.name     = "invariant indexer " + std::to_string(n_pool) + " pools";
+    result.promise  = Promise::invariant;
+    result.off      = OFF;
+    result.on       = INVARIANT;
+    result.rows     = ONE_TO_EIGHT;
+    result.weights  = { { GGML_TYPE_F32, { 128, 1, n_pool } } };
+    result.inputs   = { { GGML_TYPE_F32, { 128, 4, 1 } }, { GGML_TYPE_F32, { 4, 1, 1 } },
+                        { GGML_TYPE_F16, { n_pool, 1, 1 }, Fill::pool_mask, 1.0f, visible } };
+    result.max_nmse = 1e-5;
+    result.min_copies = 1;
+    result.build    = [](ggml_context * ctx, const auto & weights, const auto & inputs, int64_t) {
+        return ggml_lightning_indexer(ctx, inputs[0], weights[0], inputs[1], inputs[2]);
+    };
+    return result;
+}
+
+Case top_k(int64_t n_pool, int64_t k) {
+    Case result;
+    result.name     = "invariant top-k " + std::to_string(k) + " of " + std::to_string(n_pool);
+    result.promise  = Promise::invariant;
+    result.off      = OFF;
+    result.on       = INVARIANT;
+    result.rows     = ONE_TO_EIGHT;
+    result.inputs   = { { GGML_TYPE_F32, { n_pool, 1, 1 }, Fill::scores } };
+    result.max_nmse = 0.0; // indices, and the CPU chooses the same
+    result.min_copies = 1;
+    result.padding  = 300;
+    result.build    = [k](ggml_context * ctx, const auto &, const auto & inputs, int64_t) {
+        return ggml_top_k(ctx, inputs[0], k);
+    };
+    return result;
+}
+
+// [3 columns of state, channels] and the tokens behind it, which lie in memory as [channels, tokens]
+Case conv_input(int64_t n_channels) {
+    Case result;
+    result.name     = "conv-concat " + std::to_string(n_channels) + " channels";
+    result.promise  = Promise::values;
+    result.off      = OFF;
+    result.on       = { { "STRIX_CONCAT_T_MIN", "2" } };
+    result.rows     = { 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 64, 512 };
+    result.weights  = { { GGML_TYPE_F32, { 3, n_channels, 1 } } };
+    result.inputs   = { { GGML_TYPE_F32, { n_channels, 1, 1 } } };
+    result.max_nmse = 0.0;
+    result.min_copies = 16;
+    result.build    = [](ggml_context * ctx, const auto & weights, const auto & inputs, int64_t) {
+        return ggml_concat(ctx, weights[0], ggml_transpose(ctx, inputs[0]), 0);
+    };
+    return result;
+}
+
+} // namespace
+
+std::vector<Case> other_cases() {
+    std::vector<Case> cases;
+    cases.push_back(conv_input(10240)); // 48 value and 16 key heads of 128, twice the keys
+    cases.push_back(conv_input(1000));  // a last block that is not full
+
+    // the real model has 24 heads of 256 over 2; the others are the remaining ways to put heads into a block
+    cases.push_back(attention("invariant attention f16 24/2 1k",  GGML_TYPE_F16, 256, 24, 2, 1024, 1000));
+    cases.push_back(attention("invariant attention f16 24/2 16k", GGML_TYPE_F16, 256, 24, 2, 16384, 16300));
+    cases.push_back(attention("invariant attention f16 24/2 64k", GGML_TYPE_F16, 256, 24, 2, 65536, 65000));
+    cases.push_back(attention("invariant attention f16 16/2",     GGML_TYPE_F16, 128, 16, 2, 512, 300));
+    cases.push_back(attention("invariant attention f16 4/2",      GGML_TYPE_F16, 64, 4, 2, 512, 300));
+    cases.push_back(attention("invariant attention f16 3/3",      GGML_TYPE_F16, 64, 3, 3, 256, 100));
+    cases.push_back(attention("invariant attention q8_0 24/2 1k", GGML_TYPE_Q8_0, 256, 24, 2, 1024, 1000));
+    cases.push_back(attention("invariant attention q8_0 24/2 16k", GGML_TYPE_Q8_0, 256, 24, 2, 16384, 16300));
+
+    cases.push_back(indexer(256, 200));
+    cases.push_back(indexer(16384, 16000));
+
+    cases.push_back(top_k(64, 16));
+    cases.push_back(top_k(1024, 512));
+    cases.push_back(top_k(5000, 512));
+    cases.push_back(top_k(16384, 512));
+    return cases;
+}
+
+std::vector<Case> all_cases() {
+    std::vector<Case> cases = matrix_cases();
+    for (Case & one : other_cases()) {
+        cases.push_back(std::move(one));
+    }
+    return cases;
+}
+
+} // namespace gpu_kernels
