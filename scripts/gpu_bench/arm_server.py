@@ -14,9 +14,10 @@ from gpu_bench import calls
 from pylucebox._draft_vocab import choose_draft_ids
 from pylucebox._gguf import read_model
 from pylucebox._model import Model, ModelOptions
-from pylucebox._native_session import NativeSession, SessionOptions
+from pylucebox._native_session import NativeSession
 from pylucebox._sampling import SamplingParams
 from pylucebox._session import Ask
+from pylucebox._session_options import SessionOptions
 
 GREEDY = SamplingParams(temperature=0, seed=0, ignore_eos=True)
 TEXT = "The table lists the values one to twelve: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12.\n"

@@ -32,7 +32,7 @@ def medians(cycles: list[dict[str, Any]]) -> dict[str, float] | None:
 def take_turns(
     arms: dict[str, Arm], places: list[tuple[str, int]], n_rounds: int, deadline: float
 ) -> tuple[Times, int]:
-    """Run every width of every arm in every place in turns, until the deadline; a place is a session and its sequences."""
+    """Run every width of every arm in every place, a session and its sequences, in turns until the deadline."""
     order = random.Random(0)
     times: Times = {(arm, name, width): [] for arm in arms for name, _ in places for width in WIDTHS}
     done = 0

@@ -18,7 +18,6 @@ from typing import Any
 from gpu_bench.arm import Arm
 from gpu_bench.settings import OFF, Settings, write_result
 from gpu_bench.timing import figure, ratio
-
 from pylucebox._build import DEMO_MODEL
 from pylucebox.cli._demo_prompts import PROMPTS
 
@@ -118,7 +117,8 @@ def _server_way(settings: Settings, extra: list[str]) -> Iterator[Any]:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     command = [str(settings.server), "-m", str(DEMO_MODEL), "--host", "127.0.0.1", "--port", str(port)]
-    command += ["-np", "1", "-c", "2048", "-ngl", "0" if settings.device == "cpu" else "99", "--no-cache-prompt", *extra]
+    n_gpu_layers = "0" if settings.device == "cpu" else "99"
+    command += ["-np", "1", "-c", "2048", "-ngl", n_gpu_layers, "--no-cache-prompt", *extra]
     log = Path(settings.out) / f"server-{port}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as sink:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from gpu_bench.random_blocks import random_rows
 
+from gpu_bench.random_blocks import random_rows
 from pylucebox._gguf import read_model
 from pylucebox._gguf_write import MetaPair, TensorPlan
 from pylucebox._gguf_write import write_gguf as write_planned
@@ -53,7 +53,7 @@ class _Shapes(WeightMaker):
     def _normal(self, name: str, shape: tuple[int, ...], deviation: float, mean: float = 0.0) -> Array:
         if math.prod(shape) < N_LARGE:
             return super()._normal(name, shape, deviation, mean)
-        return np.zeros(shape, np.float32)
+        return np.ones(shape, np.float32)
 
 
 def write_model(path: Path, spec: TinySpec) -> Path:

@@ -113,7 +113,13 @@ def _prefill(rows: list[dict[str, Any]]) -> Html:
         _table(
             ("type", "tokens", "way", "ms", "speed over MTP off"),
             (
-                (row["type"], str(row["n_tokens"]), row["way"], _told(row["ms"], ".1f"), _told(row["speed_over_off"], ".3f"))
+                (
+                    row["type"],
+                    str(row["n_tokens"]),
+                    row["way"],
+                    _told(row["ms"], ".1f"),
+                    _told(row["speed_over_off"], ".3f"),
+                )
                 for row in rows
             ),
         ),

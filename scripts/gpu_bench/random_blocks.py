@@ -16,7 +16,7 @@ import numpy as np
 __all__ = ["BLOCKS", "random_rows"]
 
 N_PATTERN_BYTES: Final = 1 << 22
-"""Random bytes made for a tensor, which are then repeated: more than a cache line sees again soon, and quick to make."""
+"""Random bytes made for a tensor, which are then repeated: far more than a row, and quick to make."""
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ import pytest
 
 from pylucebox._build import DEMO_MODEL
 from pylucebox._model import Model, ModelOptions
-from pylucebox._native_session import NativeSession, SessionOptions
+from pylucebox._native_session import NativeSession
 from pylucebox._sampling import SamplingParams
 from pylucebox._session import Ask
+from pylucebox._session_options import SessionOptions
 
 TEXT = "The table lists the values one to twelve: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12.\n" * 8
 GREEDY = SamplingParams(temperature=0, seed=0, ignore_eos=True)
@@ -51,7 +52,7 @@ def test_alternating_widths_build_each_graph_once(session: NativeSession) -> Non
     assert not any(times.graph_built or times.draft_graph_built for times in built)
 
 
-def test_a_gpu_and_the_cpu_draft_alike(model: Model, session: NativeSession) -> None:
+def test_a_gpu_and_the_cpu_draft_alike(session: NativeSession) -> None:
     on_cpu = Model(ModelOptions(path=DEMO_MODEL, mtp_path=SIDECAR, device="cpu"))
     other = NativeSession(on_cpu, SessionOptions(n_ctx=1024, max_width=8))
     ids = on_cpu.tokenize(TEXT, add_special=False, parse_special=False)

@@ -29,7 +29,9 @@ OLD = replace(X86, features=frozenset({"SSE3"}))
 ARM = BackEnd(name="CPU", is_cpu=True, features=frozenset({"NEON", "DOTPROD", "MATMUL_INT8"}))
 KLEIDI = replace(ARM, features=ARM.features | {"KLEIDIAI"})
 CUDA = BackEnd(name="CUDA", is_cpu=False)
+CUDA_INVARIANT = BackEnd(name="CUDA", is_cpu=False, features=frozenset({"BATCH_INVARIANT", "USE_GRAPHS"}))
 HIP = BackEnd(name="ROCm", is_cpu=False)
+HIP_INVARIANT = BackEnd(name="ROCm", is_cpu=False, features=frozenset({"BATCH_INVARIANT"}))
 VULKAN = BackEnd(name="Vulkan", is_cpu=False)
 
 MODEL = Path("m.gguf")
@@ -110,6 +112,8 @@ CASES: list[tuple[str, Situation, tuple[SpecReason, Promise, int, int], str]] = 
     ("ARM", Situation(back=ARM), (ACTIVE, Promise.UNVERIFIED, 8, 8), "int8 matrix instructions of ARM"),
     ("KleidiAI", Situation(back=KLEIDI), (ACTIVE, Promise.UNVERIFIED, 8, 8), "KleidiAI and the int8"),
     ("CUDA", Situation(back=CUDA), (ACTIVE, Promise.UNVERIFIED, 8, 8), "kernels of CUDA have not been shown"),
+    ("CUDA, rows apart", Situation(back=CUDA_INVARIANT), (ACTIVE, Promise.BITS, 8, 8), "bits it has alone are on"),
+    ("HIP, rows apart", Situation(back=HIP_INVARIANT), (ACTIVE, Promise.UNVERIFIED, 8, 8), "have not been run on it"),
     ("HIP", Situation(back=HIP, verify_width=4), (ACTIVE, Promise.UNVERIFIED, 4, 4), "kernels of ROCm"),
     ("Vulkan", Situation(back=VULKAN, n_seq=2), (ACTIVE, Promise.UNVERIFIED, 8, 4), "kernels of Vulkan"),
     ("GPU, no sidecar", Situation(NONE, back=CUDA), (SpecReason.NO_SIDECAR, Promise.NO_DRAFTS, 1, 1), "no drafts"),
