@@ -82,7 +82,8 @@ class Engine(EngineFacts):
         Threads of a decode step and of prefill, 1 to 512. None takes the physical cores that the process may use, and
         `n_threads`.
     n_ubatch
-        Prompt tokens computed at once, 32 to 4096.
+        Prompt tokens computed at once, 32 to 8192. None takes what the device has room for: 512, up to 2048 on a GPU
+        with much free memory, down to 64 where memory is short. The text is the same.
     device, n_gpu_layers
         ``"auto"``, ``"cpu"``, or a device name of `system_info`; and how many layers are put on it, -1 for all.
     flash_attn
@@ -137,7 +138,7 @@ class Engine(EngineFacts):
         spec: Literal["auto", "require"] = "auto",
         n_threads: int | None = None,
         n_threads_batch: int | None = None,
-        n_ubatch: int = 512,
+        n_ubatch: int | None = None,
         device: str = "auto",
         n_gpu_layers: int = -1,
         flash_attn: bool | None = None,

@@ -20,6 +20,7 @@ from pylucebox._errors import (
 )
 from pylucebox._model import HIDDEN_NORMS, HiddenNorm, Model, ModelOptions
 from pylucebox._native_session import NativeSession
+from pylucebox._prefill_chunk import DEFAULT_CHUNK, free_device_bytes, open_with_chunk
 from pylucebox._request import RequestRules, check_bool, check_integer
 from pylucebox._session import Progress
 from pylucebox._session_options import DEFAULT_KEPT_GRAPHS, SessionOptions
@@ -34,6 +35,8 @@ MIN_N_CTX: Final = 16
 MAX_SEQ: Final = 8
 MAX_THREADS: Final = 512
 MAX_KEPT_GRAPHS: Final = 64
+MIN_CHUNK: Final = 32
+MAX_CHUNK: Final = 8192
 
 # A model without an MTP block is an ordinary thing; these say that something is wrong with one.
 _WORTH_A_WARNING: Final = frozenset(SpecReason) - {
@@ -66,7 +69,7 @@ class EngineOptions:
     spec: Literal["auto", "require"] = "auto"
     n_threads: int | None = None
     n_threads_batch: int | None = None
-    n_ubatch: int = 512
+    n_ubatch: int | None = None
     device: str = "auto"
     n_gpu_layers: int = -1
     flash_attn: bool | None = None
@@ -85,8 +88,9 @@ class EngineOptions:
         words = f"0 (adaptive), 1 (no drafts) or 2 to {MAX_WIDTH}"
         check_integer("verify_width", self.verify_width, 0, MAX_WIDTH, words)
         check_integer("n_seq", self.n_seq, 1, MAX_SEQ)
-        check_integer("n_ubatch", self.n_ubatch, 32, 4096)
         check_integer("n_gpu_layers", self.n_gpu_layers, -1, 2**31 - 1)
+        if self.n_ubatch is not None:
+            check_integer("n_ubatch", self.n_ubatch, MIN_CHUNK, MAX_CHUNK)
         if self.n_ctx is not None:
             check_integer("n_ctx", self.n_ctx, MIN_N_CTX, 2**31 - 1)
         for name in ("n_threads", "n_threads_batch"):
@@ -220,7 +224,7 @@ def session_options(options: EngineOptions, model: Model, *, max_width: int) -> 
     return SessionOptions(
         n_ctx=n_ctx,
         n_seq=options.n_seq,
-        n_ubatch=options.n_ubatch,
+        n_ubatch=options.n_ubatch or DEFAULT_CHUNK,
         n_threads=n_threads,
         n_threads_batch=options.n_threads_batch or n_threads,
         max_width=max_width,
@@ -236,15 +240,27 @@ def session_options(options: EngineOptions, model: Model, *, max_width: int) -> 
 def _open_session(options: EngineOptions, model: Model, spec: SpecState) -> tuple[NativeSession, SpecState]:
     alone = session_options(options, model, max_width=1)
     if not spec.effective:
-        return NativeSession(model, alone), spec
+        return _open_sized(options, model, alone), spec
     with_mtp = replace(alone, max_width=options.max_width)
     return _or_without_mtp(
         options,
         spec,
-        lambda: NativeSession(model, with_mtp),
-        lambda: NativeSession(model, alone),
+        lambda: _open_sized(options, model, with_mtp),
+        lambda: _open_sized(options, model, alone),
         SpecReason.CONTEXT_FAILED,
     )
+
+
+def _open_sized(options: EngineOptions, model: Model, wanted: SessionOptions) -> NativeSession:
+    """Open with the chunk that was asked for, or else one that the device has room for, beside the MTP block if any."""
+    if options.n_ubatch is not None:
+        return NativeSession(model, wanted)
+    session = open_with_chunk(
+        lambda chunk: NativeSession(model, replace(wanted, n_ubatch=chunk)),
+        lambda: free_device_bytes(system_info().devices, options.device, options.n_gpu_layers),
+    )
+    _log.info("prompts are computed %d tokens at once", session.info.n_ubatch)
+    return session
 
 
 def _or_without_mtp(

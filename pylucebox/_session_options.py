@@ -23,7 +23,7 @@ class SessionOptions:
     n_seq
         Sequences that may decode together.
     n_ubatch
-        Prompt tokens computed at once.
+        Prompt tokens computed at once, 32 to 8192.
     n_threads, n_threads_batch
         Threads of a decode step and of prefill.
     max_width
@@ -40,6 +40,9 @@ class SessionOptions:
         builds none; 0 keeps only the last.
     draft_chain
         Make all drafts of a cycle in one launch, where that can be had; otherwise each has its own.
+    attend_selected
+        Attention of few rows reads the cells that they selected without building a mask, where it can. Results are the
+        same bit for bit.
     """
 
     n_ctx: int
@@ -54,6 +57,7 @@ class SessionOptions:
     mtp_kv_in_trunk: bool = True
     n_kept_graphs: int = DEFAULT_KEPT_GRAPHS
     draft_chain: bool = True
+    attend_selected: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +80,8 @@ class SessionInfo:
         Host memory of the most graphs that may be kept; each takes its part when it is first used.
     draft_chain
         Whether all drafts of a cycle are made in one launch; if not, `NativeSession.why_stepwise` says why.
+    attend_selected
+        In force; False also where a back end or the types of the caches have no kernel for it.
     """
 
     n_ctx: int
@@ -90,3 +96,4 @@ class SessionInfo:
     mtp_kv_in_trunk: bool
     kept_graphs_bytes: int
     draft_chain: bool
+    attend_selected: bool

@@ -3583,6 +3583,7 @@ static void _cffi_checkfld__lucebox_session_info(lucebox_session_info *p)
   (void)((p->mtp_compute_bytes) | 0);  /* check that 'lucebox_session_info.mtp_compute_bytes' is an integer */
   (void)((p->mtp_kv_in_trunk) | 0);  /* check that 'lucebox_session_info.mtp_kv_in_trunk' is an integer */
   (void)((p->draft_chain) | 0);  /* check that 'lucebox_session_info.draft_chain' is an integer */
+  (void)((p->attend_selected) | 0);  /* check that 'lucebox_session_info.attend_selected' is an integer */
   (void)((p->kept_graphs_bytes) | 0);  /* check that 'lucebox_session_info.kept_graphs_bytes' is an integer */
 }
 struct _cffi_align__lucebox_session_info { char x; lucebox_session_info y; };
@@ -3604,6 +3605,7 @@ static void _cffi_checkfld__lucebox_session_params(lucebox_session_params *p)
   { char const * *tmp = &p->cache_type_v; (void)tmp; }
   (void)((p->mtp_kv_in_trunk) | 0);  /* check that 'lucebox_session_params.mtp_kv_in_trunk' is an integer */
   (void)((p->draft_chain) | 0);  /* check that 'lucebox_session_params.draft_chain' is an integer */
+  (void)((p->attend_selected) | 0);  /* check that 'lucebox_session_params.attend_selected' is an integer */
   (void)((p->n_kept_graphs) | 0);  /* check that 'lucebox_session_params.n_kept_graphs' is an integer */
 }
 struct _cffi_align__lucebox_session_params { char x; lucebox_session_params y; };
@@ -3997,6 +3999,9 @@ static const struct _cffi_field_s _cffi_fields[] = {
   { "draft_chain", offsetof(lucebox_session_info, draft_chain),
                    sizeof(((lucebox_session_info *)0)->draft_chain),
                    _CFFI_OP(_CFFI_OP_NOOP, 39) },
+  { "attend_selected", offsetof(lucebox_session_info, attend_selected),
+                       sizeof(((lucebox_session_info *)0)->attend_selected),
+                       _CFFI_OP(_CFFI_OP_NOOP, 39) },
   { "kept_graphs_bytes", offsetof(lucebox_session_info, kept_graphs_bytes),
                          sizeof(((lucebox_session_info *)0)->kept_graphs_bytes),
                          _CFFI_OP(_CFFI_OP_NOOP, 219) },
@@ -4036,6 +4041,9 @@ static const struct _cffi_field_s _cffi_fields[] = {
   { "draft_chain", offsetof(lucebox_session_params, draft_chain),
                    sizeof(((lucebox_session_params *)0)->draft_chain),
                    _CFFI_OP(_CFFI_OP_NOOP, 39) },
+  { "attend_selected", offsetof(lucebox_session_params, attend_selected),
+                       sizeof(((lucebox_session_params *)0)->attend_selected),
+                       _CFFI_OP(_CFFI_OP_NOOP, 39) },
   { "n_kept_graphs", offsetof(lucebox_session_params, n_kept_graphs),
                      sizeof(((lucebox_session_params *)0)->n_kept_graphs),
                      _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -4065,9 +4073,9 @@ static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
   { "lucebox_session", 214, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
   { "lucebox_session_info", 215, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_session_info), offsetof(struct _cffi_align__lucebox_session_info, y), 92, 13 },
+    sizeof(lucebox_session_info), offsetof(struct _cffi_align__lucebox_session_info, y), 92, 14 },
   { "lucebox_session_params", 216, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_session_params), offsetof(struct _cffi_align__lucebox_session_params, y), 105, 13 },
+    sizeof(lucebox_session_params), offsetof(struct _cffi_align__lucebox_session_params, y), 106, 14 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {

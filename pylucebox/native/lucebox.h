@@ -237,7 +237,7 @@ typedef struct lucebox_session_params {
     size_t       struct_size;
     uint32_t     n_ctx;           /* tokens per sequence; 0: the model's training context               */
     uint32_t     n_seq;           /* sequences that may decode together, 1..8                           */
-    uint32_t     n_ubatch;        /* prompt tokens computed at once, 32..4096                         */
+    uint32_t     n_ubatch;        /* prompt tokens computed at once, 32..8192                         */
     int32_t      n_threads;       /* threads of a decode step                                           */
     int32_t      n_threads_batch; /* threads of prefill                                                 */
     int32_t      max_width;       /* 1..8; 1 leaves MTP out: no draft context, no snapshots             */
@@ -246,6 +246,7 @@ typedef struct lucebox_session_params {
     const char * cache_type_v;
     bool         mtp_kv_in_trunk; /* the trunk's graph writes the K/V of the MTP block, where it can    */
     bool         draft_chain;     /* make all drafts of a cycle in one launch, where that can be had      */
+    bool         attend_selected; /* attention of few rows reads selected cells without a mask, where it can */
     int32_t      n_kept_graphs;   /* graphs of few rows to keep, for the trunk and for the MTP block, 0..64 */
 } lucebox_session_params;
 
@@ -262,6 +263,7 @@ typedef struct lucebox_session_info {
     uint64_t mtp_compute_bytes;
     bool     mtp_kv_in_trunk; /* in force: prompts take no pass of the MTP block */
     bool     draft_chain;  /* all drafts of a cycle are made in one launch; if not, lucebox_session_why_stepwise() */
+    bool     attend_selected;    /* in force */
     uint64_t kept_graphs_bytes;  /* host memory of the most graphs that may be kept; each takes it at its first use */
 } lucebox_session_info;
 

@@ -2,6 +2,7 @@
 #include "session.h"
 
 #include "graphs.h"
+#include "selection.h"
 
 #include "llama-ext.h"
 
@@ -40,7 +41,7 @@ void check_params(const model_state & model, lucebox_session_params & p) {
     }
     require_range("n_ctx", p.n_ctx, MIN_N_CTX, n_ctx_train);
     require_range("n_seq", p.n_seq, 1, LUCEBOX_MAX_WIDTH);
-    require_range("n_ubatch", p.n_ubatch, 32, 4096);
+    require_range("n_ubatch", p.n_ubatch, 32, 8192);
     require_range("n_threads", p.n_threads, 1, 512);
     require_range("n_threads_batch", p.n_threads_batch, 1, 512);
     require_range("max_width", p.max_width, 1, LUCEBOX_MAX_WIDTH);
@@ -89,6 +90,19 @@ llama_context_ptr make_context(llama_model * model, const llama_context_params &
     return ctx;
 }
 
+// Rows of the MTP block's widest pass where it reads no prompts: what the sequences have waiting, and a chain of each.
+uint32_t few_mtp_rows(const lucebox_session_params & p) {
+    return std::max<uint32_t>(64, p.n_seq * 3 * LUCEBOX_MAX_WIDTH);
+}
+
+void open_drafter(lucebox_session & s, const llama_context_params & mtp) {
+    s.drafter.reset();
+    s.drafter = std::make_unique<mtp_drafter>(make_context(s.model->mtp_model(), mtp, "context of the MTP block"),
+                                              s.params.n_seq, s.model->files, s.params.draft_chain);
+    lucebox_keep_graphs(s.drafter->context(), (uint32_t) s.params.n_kept_graphs, MAX_KEPT_DRAFT_ROWS);
+    lucebox_select_cells(s.drafter->context(), s.params.attend_selected);
+}
+
 std::unique_ptr<lucebox_session> open_session(lucebox_model * model, const lucebox_session_params & params) {
     auto s    = std::make_unique<lucebox_session>();
     s->model  = model->state;
@@ -103,6 +117,7 @@ std::unique_ptr<lucebox_session> open_session(lucebox_model * model, const luceb
     trunk.n_outputs_max = LUCEBOX_MAX_WIDTH;
     s->ctx         = make_context(s->model->trunk.get(), trunk, "context");
     lucebox_keep_graphs(s->ctx.get(), (uint32_t) s->params.n_kept_graphs, MAX_KEPT_ROWS);
+    s->attends_selected = lucebox_select_cells(s->ctx.get(), s->params.attend_selected);
     s->batch       = common_batch(s->ctx.get());
     s->seqs.resize(s->params.n_seq);
     if (llama_n_rs_seq(s->ctx.get()) < trunk.n_rs_seq) {
@@ -117,13 +132,17 @@ std::unique_ptr<lucebox_session> open_session(lucebox_model * model, const luceb
         mtp.ctx_other            = s->ctx.get();
         // a first draft step runs the pairs of one cycle and of those that were skipped before it
         mtp.n_batch = std::max(mtp.n_batch, s->params.n_seq * 3 * LUCEBOX_MAX_WIDTH);
-        s->drafter  = std::make_unique<mtp_drafter>(
-            make_context(s->model->mtp_model(), mtp, "context of the MTP block"), s->params.n_seq, s->model->files,
-            s->params.draft_chain);
-        lucebox_keep_graphs(s->drafter->context(), (uint32_t) s->params.n_kept_graphs, MAX_KEPT_DRAFT_ROWS);
+        // where the trunk's graph writes for the block, no pass of its own has more rows
+        const uint32_t n_ubatch = mtp.n_ubatch;
+        mtp.n_ubatch            = s->params.mtp_kv_in_trunk ? std::min(n_ubatch, few_mtp_rows(s->params)) : n_ubatch;
+        open_drafter(*s, mtp);
         s->newest.resize((size_t) hidden_width(s->model->trunk.get()));
         if (s->params.mtp_kv_in_trunk) {
             s->writer = make_mtp_writer(s->ctx.get(), s->drafter->context(), s->why_no_writer);
+            if (!s->writer && mtp.n_ubatch < n_ubatch) {
+                mtp.n_ubatch = n_ubatch; // the block reads prompts after all
+                open_drafter(*s, mtp);
+            }
         } else {
             s->why_no_writer = "it was not asked for";
         }
@@ -327,6 +346,7 @@ void lucebox_session_params_init(lucebox_session_params * params) {
     params->cache_type_k    = "f16";
     params->cache_type_v    = "f16";
     params->n_kept_graphs   = 16;
+    params->attend_selected = true;
 }
 
 lucebox_status lucebox_session_open(lucebox_model * model, const lucebox_session_params * params,
@@ -355,6 +375,7 @@ lucebox_status lucebox_session_get_info(const lucebox_session * session, lucebox
             found.context_bytes += entry.second.context;
             found.compute_bytes += entry.second.compute;
         }
+        found.attend_selected   = session->attends_selected;
         found.kept_graphs_bytes = lucebox_kept_graphs_max_bytes(session->ctx.get());
         if (session->drafter) {
             found.kept_graphs_bytes += lucebox_kept_graphs_max_bytes(session->drafter->context());

@@ -42,6 +42,7 @@ struct lucebox_session {
     std::string                           why_no_writer;
     std::vector<float>                    newest; // state of the newest pair, on its way to the drafter
     common_batch                          batch;
+    bool                                  attends_selected = false; // few rows name their cells
     std::vector<lucebox::seq_state>       seqs;
     bool                                  wide_state = false; // the trunk hands out its wide state
     int32_t                               n_wide_threads = 0; // of batches with several tokens, as last set

@@ -6,7 +6,7 @@ namespace lucebox {
 namespace {
 
 const uint32_t STATE_MAGIC   = 0x5342584c; // "LXBS"
-const uint32_t STATE_VERSION = 2;
+const uint32_t STATE_VERSION = 3;
 
 struct state_header {
     uint32_t magic;

@@ -16,6 +16,7 @@ from pylucebox._gguf_parse import TENSOR_TYPES
 from pylucebox.testing._gguf_writer import encode
 
 Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int32]
 
 TYPE_NUMBERS = {name: number for number, (name, *_) in TENSOR_TYPES.items()}
 
@@ -28,6 +29,8 @@ void * ggml_mul_mat(void * ctx, void * a, void * b);
 void * ggml_mul_mat_id(void * ctx, void * as, void * b, void * ids);
 void * ggml_flash_attn_ext(void * ctx, void * q, void * k, void * v, void * mask, float scale, float max_bias,
                            float logit_softcap);
+void * lucebox_flash_attn_cells(void * ctx, void * q, void * k, void * v, void * pools, void * pool_cells,
+                                void * pool_mask, void * tail, float scale);
 void * ggml_gated_delta_net(void * ctx, void * q, void * k, void * v, void * g, void * beta, void * state, int64_t n);
 void * ggml_lightning_indexer(void * ctx, void * q, void * k, void * weights, void * mask);
 void * ggml_ssm_conv(void * ctx, void * x, void * taps);
@@ -97,6 +100,18 @@ class Operations:
         """
         inputs = [(q, "f32", False), (k, cache_type, False), (v, cache_type, False), (mask, "f16", False)]
         return self._run("ggml_flash_attn_ext", inputs, float(q.shape[-1]) ** -0.5, 0.0, 0.0)
+
+    def attention_to_cells(
+        self, q: Floats, k: Floats, v: Floats, *, pools: Ids, pool_cells: Ids, pool_mask: Floats, tail: Ids
+    ) -> Floats:
+        """Return flash attention over the cells that rows name, with F16 caches, shape (n_rows, n_head, dim).
+
+        `pools` is (n_rows, n_top), `pool_cells` (n_pool, n_cells of a pool), `pool_mask` (n_rows, n_pool), `tail`
+        (n_rows, n_tail) with the number of cells in place of a cell that there is not.
+        """
+        inputs = [(q, "f32", False), (k, "f16", False), (v, "f16", False), (pools, "i32", False)]
+        inputs += [(pool_cells, "i32", False), (pool_mask, "f16", False), (tail, "i32", False)]
+        return self._run("lucebox_flash_attn_cells", inputs, float(q.shape[-1]) ** -0.5)
 
     def delta_net(
         self, *, q: Floats, k: Floats, v: Floats, log_decay: Floats, beta: Floats, state: Floats, n_snapshots: int

@@ -103,6 +103,43 @@ def test_attention_skips_what_the_mask_bars() -> None:
     assert np.abs(sparse - expected.ravel()).max() < 2e-6
 
 
+@pytest.mark.parametrize("ordered", [True, False], ids=["in-order", "scattered"])
+@pytest.mark.parametrize("n_pool", [60, 300, 1200])
+def test_attention_to_named_cells_has_the_bits_of_a_mask(n_pool: int, ordered: bool) -> None:
+    kpool, n_top, dim = 4, 32, 64
+    n_cells = n_pool * kpool + 256
+    draw = np.random.default_rng(4)
+    q, k, v = normal(4, 8, dim), normal(2, n_cells, dim, seed=1), normal(2, n_cells, dim, seed=2)
+    cells = np.arange(n_cells) if ordered else draw.permutation(n_cells)
+    pool_cells = cells[: n_pool * kpool].reshape(n_pool, kpool).astype(np.int32)
+    pools = np.stack([np.sort(draw.permutation(n_pool)[:n_top]) for _ in range(8)]).astype(np.int32)
+    # a row sees fewer pools than it had to select, and 0 to 3 cells behind them
+    pool_mask = np.where(draw.random((8, n_pool)) < 0.9, np.float32(0), np.float32(-np.inf))
+    tail = np.full((8, kpool - 1), n_cells, np.int32)
+    for row in range(8):
+        tail[row, : row % kpool] = cells[n_pool * kpool + row : n_pool * kpool + row + row % kpool][::-1]
+    mask = np.full((8, n_cells), -np.inf, np.float32)
+    for row in range(8):
+        seen = pools[row][pool_mask[row, pools[row]] == 0]
+        mask[row, pool_cells[seen].ravel()] = 0
+        mask[row, tail[row][tail[row] < n_cells]] = 0
+
+    expected = np.concatenate([Operations().attention(q[:, i : i + 1], k, v, "f16", mask[i : i + 1]) for i in range(8)])
+    for n_threads in (1, 3):
+        operations = Operations(n_threads=n_threads)
+        for width in (1, 3, 8):
+            found = operations.attention_to_cells(
+                q[:, :width],
+                k,
+                v,
+                pools=pools[:width],
+                pool_cells=pool_cells,
+                pool_mask=pool_mask[:width],
+                tail=tail[:width],
+            )
+            assert found.tobytes() == expected[: len(found)].tobytes(), f"{width} rows, {n_threads} threads"
+
+
 @pytest.mark.parametrize("n_threads", [1, 2])
 @pytest.mark.parametrize("dim", [32, 128])
 def test_delta_net(dim: int, n_threads: int) -> None:

@@ -39,7 +39,9 @@ def f32_pair(folder: Path) -> Pair:
     return pair
 
 
-def open_session(pair: Pair, *, cache_type: str = "f32", hidden_norm: HiddenNorm = "file") -> NativeSession:
+def open_session(
+    pair: Pair, *, cache_type: str = "f32", hidden_norm: HiddenNorm = "file", flash_attn: bool = False
+) -> NativeSession:
     """Open a session on one thread; the caller closes it."""
     model = Model(ModelOptions(path=pair.model, mtp_path=pair.mtp, hidden_norm=hidden_norm))
     options = SessionOptions(
@@ -49,7 +51,7 @@ def open_session(pair: Pair, *, cache_type: str = "f32", hidden_norm: HiddenNorm
         n_threads=1,
         n_threads_batch=1,
         max_width=8,
-        flash_attn=False,
+        flash_attn=flash_attn,
         cache_type_k=cache_type,
         cache_type_v=cache_type,
     )

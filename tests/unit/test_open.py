@@ -57,7 +57,7 @@ VALID: dict[str, Any] = {
         ("model", "a\ud800b"),
         ("mtp", "a\ud800b"),
         ("n_ubatch", 31),
-        ("n_ubatch", 4097),
+        ("n_ubatch", 8193),
         ("device", ""),
         ("device", 0),
         ("device", "cpu\ud800"),
@@ -159,8 +159,8 @@ def test_cancelled_load_is_not_tried_again() -> None:
     assert openers.opened == []
 
 
-@pytest.mark.parametrize("n_ubatch", [32, 4096])
-def test_ends_of_the_ubatch_range(n_ubatch: int) -> None:
+@pytest.mark.parametrize("n_ubatch", [32, 8192, None])
+def test_ends_of_the_ubatch_range(n_ubatch: int | None) -> None:
     assert EngineOptions(**{**VALID, "n_ubatch": n_ubatch}).n_ubatch == n_ubatch
 
 
