@@ -253,7 +253,7 @@ def test_no_request_ends_or_confuses_the_server(server: Serve) -> None:
 
 @pytest.mark.soak
 def test_no_request_of_many_ends_or_confuses_the_server(server: Serve) -> None:
-    run(server, 20_000, derandomize=False)
+    run(server, 5_000, derandomize=False)
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS", "HEAD", "PATCH", "TRACE", "NONSENSE"])
