@@ -11,7 +11,6 @@ DEFAULT_KEPT_GRAPHS: Final = 16
 """Twice the widths of a verify step, or of a first draft: sequences that run together make more kinds of steps."""
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
     """How to open a session; fields and defaults are those of ``lucebox_session_params``.

@@ -1,4 +1,7 @@
-"""What holds for all tests: Ctrl-C works, tests that take minutes are asked for, the user's cache is left alone."""
+"""What holds for all tests: Ctrl-C works, tests that take minutes are asked for, the user's cache is left alone.
+
+Those in the folders that need the native library are skipped where there is none.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,15 @@ import os
 import shutil
 import signal
 import tempfile
+from pathlib import Path
 
 import pytest
 
+from pylucebox._build import find_native_dir
+from pylucebox._errors import LibraryNotFoundError
+
+_TESTS = Path(__file__).parent
+_NATIVE = ("exactness", "native", "server")
 _CACHE = tempfile.mkdtemp(prefix="pylucebox-tests-")
 
 
@@ -20,7 +29,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave these tests out unless they are asked for by the marker."""
+    """Leave out what was not asked for by the marker, and what needs a library that is not there."""
+    try:
+        find_native_dir()
+    except LibraryNotFoundError as error:
+        skip = pytest.mark.skip(reason=str(error))
+        for item in items:
+            if any(item.path.is_relative_to(_TESTS / folder) for folder in _NATIVE):
+                item.add_marker(skip)
     if "soak" in config.option.markexpr:
         return
     for item in items:

@@ -20,12 +20,15 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <string>
 #include <thread>
 #include <vector>
 
-// no header of upstream declares them
+// no header of upstream that is there without its page declares them
 int  llama_server(int argc, char ** argv);
 void llama_server_terminate();
+struct llama_ui_asset;
+const llama_ui_asset * llama_ui_find_asset(const std::string & name);
 
 static int run(int argc, char ** argv) {
     try {
@@ -51,6 +54,10 @@ int lucebox_server_main(int argc, char ** argv) {
     }
 #endif
     return code;
+}
+
+int32_t lucebox_server_has_page(void) {
+    return llama_ui_find_asset("index.html") != nullptr;
 }
 
 #ifdef HAS_SOCKETS

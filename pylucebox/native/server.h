@@ -22,6 +22,9 @@ LUCEBOX_SERVER_API int lucebox_server_main(int argc, char ** argv);
 // first accept. Before lucebox_server_main.
 LUCEBOX_SERVER_API void lucebox_server_use_sockets(const int32_t * sockets, int32_t n, void (*before_accept)(void));
 
+// Whether llama-server's web page is built in.
+LUCEBOX_SERVER_API int32_t lucebox_server_has_page(void);
+
 // From any thread, when the model is loaded: refuse new requests, wait until those that run are answered, and end the
 // server. When `timeout_ms` are over and some are not answered, the process ends at once and they are cut off: the server
 // would wait for as long as their clients do.

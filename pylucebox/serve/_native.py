@@ -75,6 +75,7 @@ BeforeAccept = ctypes.CFUNCTYPE(None)
 
 _EVENT: Final = ctypes.POINTER(Event)
 _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
+    "lucebox_server_has_page": (ctypes.c_int32, ()),
     "lucebox_server_use_sockets": (None, (ctypes.POINTER(ctypes.c_int32), ctypes.c_int32, BeforeAccept)),
     "lucebox_server_drain": (None, (ctypes.c_int32,)),
     "lucebox_server_policy_init": (None, (ctypes.POINTER(PolicyParams),)),

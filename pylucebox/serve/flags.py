@@ -38,6 +38,7 @@ drafts. A supervisor keeps the port and starts the server again if it dies.
   --tui                  show slots, speed and drafts on the terminal while it serves
   --insecure-open        listen beyond this machine without --api-key
   --drain-timeout S      seconds that running requests have left after SIGTERM (default: {DEFAULT_DRAIN_S:g})
+  --until-eof            end, as after SIGTERM, when standard input is closed: for a program that starts it
   --usage                the flags of llama-server, all of which may be given as well
   --version              versions of package, llama.cpp and patches
 """
@@ -122,6 +123,7 @@ _SWITCHES: Final = {
     "--demo": "demo",
     "--insecure-open": "insecure_open",
     "--tui": "tui",
+    "--until-eof": "until_eof",
     "--even-drafts": "even",
     "--no-even-drafts": "uneven",
 }
@@ -156,6 +158,8 @@ class ServeFlags:
         What all paths begin with, as ``--api-prefix`` has it.
     tui
         Whether to show a live view.
+    until_eof
+        Whether to end when standard input is closed.
     api_key
         A key that the server takes; empty if it needs none, or they are in a file.
     rest
@@ -174,6 +178,7 @@ class ServeFlags:
     tls: bool = False
     prefix: str = ""
     tui: bool = False
+    until_eof: bool = False
     api_key: str = field(default="", repr=False)
     rest: tuple[str, ...] = ()
 
@@ -249,6 +254,7 @@ def parse_flags(arguments: Sequence[str], environment: Mapping[str, str]) -> Ser
         drain_s=_seconds("--drain-timeout", given.get("drain_s", str(DEFAULT_DRAIN_S))),
         tls=tls,
         tui="tui" in given,
+        until_eof="until_eof" in given,
         api_key=(_value_of(rest, "--api-key") or environment.get("LLAMA_API_KEY", "")).split(",")[0],
         prefix=_value_of(rest, "--api-prefix") or environment.get("LLAMA_ARG_API_PREFIX", ""),
         rest=tuple(rest),

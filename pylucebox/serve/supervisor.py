@@ -132,6 +132,8 @@ class Supervisor:
         self._old_wakeup = signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
         for number in _SIGNALS:
             self._old_handlers[number] = signal.signal(number, _wake_up)
+        if self._flags.until_eof:
+            self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._on_stdin)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -291,6 +293,11 @@ class Supervisor:
                 if number in (signal.SIGTERM, signal.SIGINT):
                     self._stop()
         self._reap()
+
+    def _on_stdin(self, descriptor: Any) -> None:
+        if not os.read(descriptor, 65536):
+            self._selector.unregister(descriptor)
+            self._stop()
 
     def _reap(self) -> None:
         """Take notice of a worker that ended, and as process 1 of children that others left behind."""

@@ -25,6 +25,7 @@ from typing import Any, Final
 from pylucebox._errors import LibraryNotFoundError, LuceboxError
 from pylucebox._server_host import host_server
 from pylucebox.serve import _native
+from pylucebox.serve.page import page_flags
 from pylucebox.serve.policy import LIMIT_MS, WAIT_US, PolicyHost, answer_events
 from pylucebox.width import WidthPolicy, default_policy
 
@@ -82,7 +83,8 @@ def serve(
     if adaptive:
         host = PolicyHost(make_policy)
         threading.Thread(target=answer_events, args=(lib, host), name="width-policy", daemon=True).start()
-    return host_server(launch["arguments"])
+    page = page_flags(launch["arguments"], os.environ, built_in=bool(lib.has_page()))
+    return host_server([*launch["arguments"], *page])
 
 
 def _name(make_policy: Callable[[], WidthPolicy]) -> str:

@@ -187,9 +187,7 @@ class OpenRecorder:
         n_threads: int | None = None,
         device: str = "auto",
     ) -> None:
-        options = EngineOptions(
-            model=model, mtp=mtp, n_ctx=n_ctx, spec="require", n_threads=n_threads, device=device
-        )
+        options = EngineOptions(model=model, mtp=mtp, n_ctx=n_ctx, spec="require", n_threads=n_threads, device=device)
         self._opened = open_engine(options, None)
         self.session: NativeSession = self._opened.session
         self.facts = {**_build_facts(), **self._model_facts(), "caches": "f16, f16"}

@@ -80,7 +80,7 @@ class Workshop:
         files = {path: [entry] for path, entry in self.store.manifest(self.tree_of(prefix)).items()}
         stamp = Stamp(COMPLETE, self.pin.identity(), Series().hash, [], self.tree_of(prefix), files)
         sync_tree(self.store, tree, stamp, [], discard=True)
-        options = [f"-DLUCEBOX_LLAMA_CPP_DIR={tree}", f"-DPython_EXECUTABLE={sys.executable}"]
+        options = [f"-DLUCEBOX_LLAMA_CPP_DIR={tree}", f"-DPython_EXECUTABLE={sys.executable}", "-DLUCEBOX_WEB_PAGE=OFF"]
         if shutil.which("ccache"):
             options += [f"-DCMAKE_{language}_COMPILER_LAUNCHER=ccache" for language in ("C", "CXX")]
         if shutil.which("ninja") and not (build / "Makefile").exists():

@@ -8,22 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pylucebox import LibraryNotFoundError
-from pylucebox._build import find_native_dir
 from pylucebox.testing import TinySpec, write_tiny_model
 
 # Let the tests import their helper modules, whichever import mode pytest runs in.
 sys.path.insert(0, str(Path(__file__).parent))
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs the native library when there is none."""
-    try:
-        find_native_dir()
-    except LibraryNotFoundError as error:
-        for item in items:
-            if item.path.is_relative_to(Path(__file__).parent):
-                item.add_marker(pytest.mark.skip(reason=str(error)))
 
 
 @pytest.fixture(scope="session")

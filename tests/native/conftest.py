@@ -9,25 +9,13 @@ from typing import Any
 
 import pytest
 
-from pylucebox import Engine, LibraryNotFoundError
-from pylucebox._build import find_native_dir
+from pylucebox import Engine
 from pylucebox.testing import TinyModelFiles, TinySpec, write_tiny_model
 
 # Let the tests import their helper module, whichever import mode pytest runs in.
 sys.path.insert(0, str(Path(__file__).parent))
 
 from _models import MODELS, OpenEngine, WriteModel
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs the native library when there is none."""
-    try:
-        find_native_dir()
-    except LibraryNotFoundError as error:
-        skip = pytest.mark.skip(reason=str(error))
-        for item in items:
-            if item.path.is_relative_to(Path(__file__).parent):
-                item.add_marker(skip)
 
 
 @pytest.fixture(scope="session")

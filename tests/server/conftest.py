@@ -10,8 +10,6 @@ from typing import TypeVar
 import pytest
 
 import pylucebox
-from pylucebox._build import find_native_dir
-from pylucebox._errors import LibraryNotFoundError
 
 # Let the tests import their helper module, whichever import mode pytest runs in.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -20,17 +18,6 @@ from _server import Serve, Server, StartServe, StartServer, StartWorker, Worker
 
 AnyServer = TypeVar("AnyServer", bound=Server)
 DEMO_DIR = Path(pylucebox.__file__).parent / "demo_model"
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs the native library when there is none."""
-    try:
-        find_native_dir()
-    except LibraryNotFoundError as error:
-        skip = pytest.mark.skip(reason=str(error))
-        for item in items:
-            if item.path.is_relative_to(Path(__file__).parent):
-                item.add_marker(skip)
 
 
 @pytest.fixture(scope="session")

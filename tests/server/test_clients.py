@@ -1,45 +1,67 @@
-"""Clients that people use. They are no requirement of this package; what is not installed is skipped."""
+"""Clients that people use: what they get with drafts is what they get without. What is not installed is skipped."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from _server import Serve, StartServe
 
-WIDTHS = (1, 0, 5)
+WIDTHS = (0, 5)  # the policy's, and drafts in every pass
 USER = [{"role": "user", "content": "Add 2 and 3."}]
 PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 TOOL = {"type": "function", "function": {"name": "add", "description": "Add.", "parameters": PARAMETERS}}
 
 
+SMALL = ("--ctx-size", 4096, "--parallel", 4, "--jinja")
+
+Same = Callable[[Callable[[Any, dict[str, Any]], Any]], Any]
+
+
 @pytest.fixture(scope="module")
 def server(serve: StartServe, demo_model: Path) -> Serve:
-    return serve(demo_model, "--ctx-size", 4096, "--parallel", 4, "--jinja")
+    return serve(demo_model, *SMALL)
+
+
+@pytest.fixture(scope="module")
+def plain_server(serve: StartServe, demo_model: Path) -> Serve:
+    return serve(demo_model, *SMALL, "--mtp", "off")
 
 
 @pytest.fixture(scope="module")
 def openai() -> Any:
-    return pytest.importorskip("openai")
+    return pytest.importorskip("openai", reason="the openai client is not installed")
+
+
+def url_of(server: Serve) -> str:
+    return f"http://127.0.0.1:{server.port}/v1"
 
 
 @pytest.fixture(scope="module")
 def client(openai: Any, server: Serve) -> Any:
-    with openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=0) as client:
+    with openai.OpenAI(base_url=url_of(server), api_key="none", max_retries=0) as client:
         yield client
 
 
-def same(ask: Any) -> Any:
-    """Return the reply, which is the same for every width."""
-    replies = [ask({"verify_width": width, "cache_prompt": False}) for width in WIDTHS]
-    assert replies[1:] == replies[:1] * 2
-    return replies[0]
+@pytest.fixture(scope="module")
+def same(openai: Any, client: Any, plain_server: Serve) -> Iterator[Same]:
+    """Return the reply, which is the same with MTP off and for every width."""
+    with openai.OpenAI(base_url=url_of(plain_server), api_key="none", max_retries=0) as plain:
+
+        def ask_all(ask: Callable[[Any, dict[str, Any]], Any]) -> Any:
+            wanted = ask(plain, {"cache_prompt": False})
+            for width in WIDTHS:
+                assert ask(client, {"verify_width": width, "cache_prompt": False}) == wanted
+            return wanted
+
+        yield ask_all
 
 
-def test_chat(client: Any) -> None:
-    def ask(body: dict[str, Any]) -> Any:
+def test_chat(same: Same) -> None:
+    def ask(client: Any, body: dict[str, Any]) -> Any:
         reply = client.chat.completions.create(
             model="any", messages=USER, max_tokens=32, temperature=0.8, seed=3, extra_body=body
         )
@@ -48,8 +70,8 @@ def test_chat(client: Any) -> None:
     assert same(ask)[0]
 
 
-def test_stream(client: Any) -> None:
-    def ask(body: dict[str, Any]) -> Any:
+def test_stream(same: Same) -> None:
+    def ask(client: Any, body: dict[str, Any]) -> Any:
         text, n_tokens = "", 0
         with client.chat.completions.create(
             model="any",
@@ -68,8 +90,8 @@ def test_stream(client: Any) -> None:
     assert all(same(ask))
 
 
-def test_tool(client: Any) -> None:
-    def ask(body: dict[str, Any]) -> Any:
+def test_tool(same: Same) -> None:
+    def ask(client: Any, body: dict[str, Any]) -> Any:
         reply = client.chat.completions.create(
             model="any",
             messages=USER,
@@ -87,8 +109,8 @@ def test_tool(client: Any) -> None:
     assert (name, list(json.loads(arguments))) == ("add", ["a"])
 
 
-def test_schema(client: Any) -> None:
-    def ask(body: dict[str, Any]) -> Any:
+def test_schema(same: Same) -> None:
+    def ask(client: Any, body: dict[str, Any]) -> Any:
         reply = client.chat.completions.create(
             model="any",
             messages=USER,
@@ -103,8 +125,8 @@ def test_schema(client: Any) -> None:
     assert "a" in json.loads(same(ask))
 
 
-def test_logprobs_n_and_stop(client: Any) -> None:
-    def ask(body: dict[str, Any]) -> Any:
+def test_logprobs_n_and_stop(same: Same) -> None:
+    def ask(client: Any, body: dict[str, Any]) -> Any:
         reply = client.chat.completions.create(
             model="any",
             messages=USER,
@@ -146,12 +168,78 @@ def test_models(client: Any) -> None:
     assert len(client.models.list().data) == 1
 
 
-def test_langchain(server: Serve) -> None:
-    langchain = pytest.importorskip("langchain_openai")
+def test_stop(client: Any, same: Same) -> None:
+    request = {"model": "any", "prompt": "def add(a, b):", "max_tokens": 48, "temperature": 0}
+    whole = client.completions.create(**request).choices[0].text
+    stop = whole[20:24]
+
+    def ask(client: Any, body: dict[str, Any]) -> Any:
+        reply = client.completions.create(**request, stop=[stop, "never said"], extra_body=body)
+        return reply.choices[0].text, reply.choices[0].finish_reason, reply.usage.completion_tokens
+
+    text, reason, n_tokens = same(ask)
+    assert (text, reason) == (whole[: whole.index(stop)], "stop")
+    assert n_tokens < 48
+
+
+def test_streamed_tool(same: Same) -> None:
+    def ask(client: Any, body: dict[str, Any]) -> Any:
+        name, arguments = "", ""
+        with client.chat.completions.create(
+            model="any",
+            messages=USER,
+            max_tokens=100,
+            temperature=0.5,
+            seed=2,
+            tools=[TOOL],
+            tool_choice="required",
+            stream=True,
+            extra_body=body,
+        ) as stream:
+            for chunk in stream:
+                for call in chunk.choices[0].delta.tool_calls or () if chunk.choices else ():
+                    name += call.function.name or ""
+                    arguments += call.function.arguments or ""
+        return name, arguments
+
+    name, arguments = same(ask)
+    assert (name, list(json.loads(arguments))) == ("add", ["a"])
+
+
+def test_responses(same: Same) -> None:
+    def ask(client: Any, body: dict[str, Any]) -> Any:
+        reply = client.responses.create(
+            model="any", input="Add 2 and 3.", max_output_tokens=32, temperature=0, extra_body=body
+        )
+        return reply.output_text, reply.usage.output_tokens
+
+    assert same(ask)[1]
+
+
+def test_embeddings(openai: Any, serve: StartServe, demo_model: Path) -> None:
+    server = serve(demo_model, "--ctx-size", 512, "--parallel", 2, "--embeddings", "--pooling", "mean")
+    with openai.OpenAI(base_url=url_of(server), api_key="none", max_retries=0) as client:
+        texts = ["two words", "and more of them"]
+        together = client.embeddings.create(model="any", input=texts)
+        alone = [client.embeddings.create(model="any", input=text).data[0].embedding for text in texts]
+        assert [entry.index for entry in together.data] == [0, 1]
+        for entry, vector in zip(together.data, alone, strict=True):
+            assert entry.embedding == pytest.approx(vector, abs=1e-5)
+    assert server.get("/health")["speculative"]["reason_code"] == "unsupported-mode"
+
+
+def test_image_for_a_model_without_eyes(openai: Any, client: Any) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    with pytest.raises(openai.BadRequestError, match="mmproj"):
+        client.chat.completions.create(model="any", messages=[{"role": "user", "content": [image]}])
+
+
+def test_langchain(server: Serve, plain_server: Serve) -> None:
+    langchain = pytest.importorskip("langchain_openai", reason="langchain-openai is not installed")
     replies = []
-    for width in WIDTHS:
+    for place, width in ((plain_server, 1), *((server, width) for width in WIDTHS)):
         chat = langchain.ChatOpenAI(
-            base_url=f"http://127.0.0.1:{server.port}/v1",
+            base_url=url_of(place),
             api_key="none",
             model="any",
             temperature=0,
@@ -161,5 +249,5 @@ def test_langchain(server: Serve) -> None:
         replies.append(
             (chat.invoke("Add 2 and 3.").content, "".join(part.content for part in chat.stream("Add 2 and 3.")))
         )
-    assert replies == replies[:1] * len(WIDTHS)
+    assert replies == replies[:1] * len(replies)
     assert replies[0][0] == replies[0][1] != ""

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -93,15 +94,39 @@ def test_addresses_of_all_kinds(demo_model: Path, tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_tells_the_service_manager(demo_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ends_with_whoever_started_it(demo_model: Path, tmp_path: Path) -> None:
+    call = [sys.executable, "-m", "pylucebox.serve.main", "-m", str(demo_model), "--port", "0", "--until-eof", *SMALL]
+    with (tmp_path / "log").open("wb") as out:
+        process = subprocess.Popen(call, env=server_environment(), stdin=subprocess.PIPE, stdout=out, stderr=out)
+    assert process.stdin is not None
+    with process.stdin as line:
+        line.write(b"what is said does not matter")
+        line.flush()
+        until = time.monotonic() + 60
+        while "ready" not in (tmp_path / "log").read_text("utf-8"):
+            assert process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    assert process.wait(30) == 0
+
+
+@pytest.mark.parametrize("kind", ["path", "abstract"])
+def test_tells_the_service_manager(
+    demo_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    address = f"@lucebox-{os.getpid()}" if kind == "abstract" else str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(str(tmp_path / "notify"))
+        manager.bind(address.replace("@", "\0") if kind == "abstract" else address)
         manager.settimeout(30)
-        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        with Serve(demo_model, tmp_path / "log", *SMALL) as server:
+        monkeypatch.setenv("NOTIFY_SOCKET", address)
+        with Serve(demo_model, tmp_path / "log", *SMALL, wait=False) as server:
             received = ""
             while "READY=1" not in received:
-                received += manager.recv(4096).decode()
+                received += manager.recv(4096).decode() + "\n"
+            # it is ready when it says so, and says what came before
+            assert server.get("/health")["status"] == "ok"
+            assert received.index("STATUS=starting") < received.index("STATUS=loading") < received.index("READY=1")
+            assert f"MAINPID={server.process.pid}" in received
             assert server.close() == 0
             while "STOPPING=1" not in received:
                 received += manager.recv(4096).decode()
@@ -129,6 +154,20 @@ def test_what_cannot_be_served_is_said(
     done = run(*(word.format(model=demo_model, alone=alone) for word in arguments))
     assert (done.returncode, said in done.stderr) == (code, True), done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_there_is_a_page(demo_model: Path, tmp_path: Path) -> None:
+    with Serve(demo_model, tmp_path / "log", *SMALL, "--api-key", "secret") as server:
+        link = server.connect()
+        link.request("GET", "/", headers={"Accept-Encoding": "gzip"})
+        reply = link.getresponse()
+        text = reply.read()
+        assert (reply.status, reply.headers["Content-Type"].partition(";")[0]) == (200, "text/html")
+        if reply.headers["Content-Encoding"] is None:
+            assert b"npm" in text
+        link.request("GET", "/props")  # the page is for all, what is behind it is not
+        assert link.getresponse().status == 401
+        link.close()
 
 
 def test_help_and_versions() -> None:
@@ -175,6 +214,18 @@ def test_live_view(demo_model: Path) -> None:
             while not ("ready" in shown and "drafts on" in shown and "busy" not in shown and "idle" in shown):
                 assert time.monotonic() < until, shown[-2000:]
                 shown += os.read(terminal, 65536).decode(errors="replace")
+            working = threading.Thread(target=keep_busy, args=(port, stop := threading.Event()))
+            working.start()
+            try:  # slots, speed, queue, memory, acceptance by depth, passes by width
+                missing = [r"busy", r"[1-9][\d.]* tok/s", r"[1-9]\d* waiting", r"memory \d+ MiB", r"\b3 +\d+ +4 +[1-9]"]
+                while missing:
+                    assert time.monotonic() < until, (missing, shown)
+                    new = os.read(terminal, 65536).decode(errors="replace")
+                    shown = shown[-8000:] + re.sub(r"\x1b\[[\d;?]*\w", "", new)
+                    missing = [what for what in missing if not re.search(what, shown)]
+            finally:
+                stop.set()
+                working.join()
         finally:
             process.terminate()
             drain = threading.Thread(target=read_to_the_end, args=(terminal,))  # it must not wait for its reader
@@ -183,6 +234,26 @@ def test_live_view(demo_model: Path) -> None:
             drain.join()
             os.close(terminal)
     assert run("-m", demo_model, "--tui").returncode == 2  # no terminal
+
+
+def keep_busy(port: int, stop: threading.Event) -> None:
+    """Ask for more replies at a time than there are slots."""
+
+    def ask() -> None:
+        while not stop.is_set():
+            with (
+                contextlib.suppress(OSError),
+                contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as link,
+            ):
+                body = {"prompt": "a b a b", "n_predict": 200, "verify_width": 4, "ignore_eos": True}
+                link.request("POST", "/completion", json.dumps(body))
+                link.getresponse().read()
+
+    clients = [threading.Thread(target=ask) for _ in range(3)]
+    for client in clients:
+        client.start()
+    for client in clients:
+        client.join()
 
 
 def read_to_the_end(terminal: int) -> None:
