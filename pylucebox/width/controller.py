@@ -25,7 +25,7 @@ from pylucebox.width.choice import Price, best_of, joint_rates, rates_of, worth_
 from pylucebox.width.costs import Prices
 from pylucebox.width.exploration import Credits
 from pylucebox.width.ledger import Ledger
-from pylucebox.width.lookahead import Lookahead, mood_of
+from pylucebox.width.lookahead import Lookahead
 from pylucebox.width.policy import MAX_WIDTH, CycleContext, CycleObservation, CyclePlan, WidthCosts
 from pylucebox.width.report import Tally
 from pylucebox.width.sequence import SequenceState
@@ -44,7 +44,7 @@ _STREAK: Final = 3  # of which the first has cold caches
 _FIRST_STREAK: Final = 4
 _OUTLIER: Final = 1.5  # times its price, the most a cycle counts as
 
-_VERSION: Final = 1  # of snapshots
+_VERSION: Final = 2  # of snapshots
 _PLAIN: Final = CyclePlan(1, 0)
 
 
@@ -150,7 +150,7 @@ class AdaptiveWidth:
         n_active = max(1, context.n_active)
         state = self._sequences.get(seq)
         if state is None or context.n_past < state.n_past:  # a new request took the place of a finished one
-            state = self._sequences[seq] = SequenceState(self._carried.successor())
+            state = self._sequences[seq] = SequenceState(self._carried.successor(), context.hints)
         opens = not self._pass.members or seq in self._pass.members
         if opens:  # a pass that was not observed to its end is forgotten
             self._pass = _Pass()
@@ -189,7 +189,7 @@ class AdaptiveWidth:
                 state.recent.refresh()
             if self._thrift.generous:
                 self._lookahead.refresh(self._price.per_us(prices.verify[0]), prices)
-            if self._lookahead.threshold[0][state.mood] > 1.0:
+            if not self._goes_on(state, 0, state.open_chain(), 1.0):
                 return self._parked(state, ask=True)
             first = self._without_asking(state, 1)
             return CyclePlan(first + 1, first, True)
@@ -265,29 +265,37 @@ class AdaptiveWidth:
 
     # ---- looking at drafts
 
-    def decide(self, seq: int, probs: Sequence[float]) -> tuple[int, int]:
+    def decide(self, seq: int, probs: Sequence[float], tokens: Sequence[int] = ()) -> tuple[int, int]:
         """Look at the drafts made so far; return the rows to verify and the drafts to make before asking again."""
         began = self._clock()
-        decision = self._decide(self._sequences[seq], probs)
+        decision = self._decide(self._sequences[seq], probs, tokens)
         self._thrift.spend(self._clock() - began)
         return decision
 
-    def _decide(self, state: SequenceState, probs: Sequence[float]) -> tuple[int, int]:
-        chances = state.chances = self._calibrator.chances(probs, state.recent)
-        threshold, limit = self._lookahead.threshold, state.limit
-        reach, stop = 1.0, 0
-        for depth, chance in enumerate(chances, 1):
-            reach *= chance
-            if depth >= limit or reach < threshold[depth][mood_of(chance)]:
+    def _decide(self, state: SequenceState, probs: Sequence[float], tokens: Sequence[int]) -> tuple[int, int]:
+        n_seen, reach = len(state.chances), state.reach
+        state.look(self._calibrator, probs, tokens)
+        chances, moods, limit = state.chances, state.moods, state.limit
+        n_made = len(chances)
+        stop = 0
+        for depth in range(n_seen + 1, n_made + 1):
+            reach *= chances[depth - 1]
+            if depth >= limit or not self._goes_on(state, depth, moods[depth], reach):
                 stop = depth
                 break
         if not stop:
-            n_made = len(chances)
             return n_made + 1, self._without_asking(state, n_made + 1) - n_made
-        if stop == len(chances) < limit and reach > _SURE and self._looks(state, stop):
+        if stop == n_made < limit and reach > _SURE and self._looks(state, stop):
             return stop + 1, 1
         state.stop = stop
         return self._worth_verifying(chances, limit) + 1, 0
+
+    def _goes_on(self, state: SequenceState, depth: int, mood: int, reach: float) -> bool:
+        """Tell whether another draft is worth its time after `depth` that hold with the chance `reach`."""
+        luck = state.luck(depth)
+        if luck:
+            return self._lookahead.worth(depth, mood, reach, luck * self._calibrator.luck_weight)
+        return reach >= self._lookahead.threshold[depth][mood]
 
     def _without_asking(self, state: SequenceState, depth: int) -> int:
         """Return how deep to draft when `depth` is sure: on while a look costs more than the drafts it would spare."""
@@ -326,19 +334,19 @@ class AdaptiveWidth:
             state.shadows.clear()
         else:
             self._learn_text(state, observation)
+        state.take(observation.tokens)
         self._thrift.spend(self._clock() - began)
 
     def _learn_text(self, state: SequenceState, observation: CycleObservation) -> None:
+        n_drafted = observation.n_drafted
+        if n_drafted:
+            self._uses_probs = bool(observation.draft_probs)
+            if len(state.signs) < n_drafted and self._uses_probs:  # not shown before they were verified
+                state.look(self._calibrator, observation.draft_probs, observation.draft_tokens)
         self._learn_labels(state, observation)
-        if not observation.n_drafted:
-            return
-        self._uses_probs = bool(observation.draft_probs)
-        if self._uses_probs:
-            chances = state.chances
-            if len(chances) != len(observation.draft_probs):  # not shown before they were verified
-                chances = self._calibrator.chances(observation.draft_probs, state.recent)
-            self._lookahead.learn(chances, state.mood)
-            state.mood = mood_of(chances[0])
+        if state.usual:
+            self._lookahead.learn(state.usual, state.moods)
+            state.first_chance = state.usual[0]
             state.keep_habit()
 
     def _learn_labels(self, state: SequenceState, observation: CycleObservation) -> None:
@@ -347,8 +355,8 @@ class AdaptiveWidth:
         for label in state.labels(observation):
             state.acceptance.learn(label.depth, label.held)
             state.recent.learn(label.held)
-            if label.probability is not None:
-                self._calibrator.learn(label.depth, label.probability, label.odds, label.held, rates[label.depth])
+            if label.signs is not None:
+                self._calibrator.learn(label.depth, label.signs, label.held, rates[label.depth])
             self._tally.label(label.depth, label.held)
             state.hopes = label.held and label.depth >= observation.n_verified
 
