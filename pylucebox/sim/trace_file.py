@@ -153,7 +153,8 @@ def _arrays(archive: zipfile.ZipFile, path: str) -> dict[str, npt.NDArray[Any]]:
             out[name] = _array(archive.read(f"{name}.npy"))
         except ValueError as error:
             raise _refused(path, f"its array {name!r} is damaged") from error
-    shapes = {"header": ("u1", 1), "prompt": ("<i4", 1), "tokens": ("<i4", 1), "drafts": ("<i4", 2), "probs": ("<u2", 2)}
+    lists, tables = ("<i4", 1), ("<i4", 2)
+    shapes = {"header": ("u1", 1), "prompt": lists, "tokens": lists, "drafts": tables, "probs": ("<u2", 2)}
     for name, found in out.items():
         kind, n_dims = shapes[name]
         if found.dtype != np.dtype(kind) or found.ndim != n_dims or (n_dims == 2 and found.shape[1] != DEPTH):

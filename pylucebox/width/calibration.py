@@ -8,14 +8,15 @@ weights learn from few labels; bins would need hundreds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import exp, log
 from typing import Any, Final, NamedTuple
 
 __all__ = ["Calibrator", "Recent", "Signs", "log_odds"]
 
-_START: Final = (0.05, -0.2, 1.0, 0.1, 0.6, 0.6)
-"""Weights that a model nothing is known of begins with: offset, first draft, then those of `Signs`."""
+_START: Final = (0.05, -0.19, 0.97, 0.1, 0.6, 0.56)
+"""Weights that a model nothing is known of begins with: offset, first draft, then those of `Signs`.
+
+Fitted on 31 texts of the built-in model, none of them among those that `lucebox sim` judges by."""
 
 _STIFFNESS: Final = 20.0  # curvature that the start counts as, for each weight
 _KEPT: Final = 0.995  # of the curvature, per label

@@ -37,6 +37,10 @@ __all__ = ["AdaptiveWidth"]
 _ADVANCE: Final = 4.0  # drafts that exploration may owe
 _SURE: Final = 0.7  # chance of a chain from which it is worth seeing more of it
 _ASK_US: Final = 30.0  # what a look at the drafts takes, call and return through Python
+_RISK: Final = 0.4  # tokens that the variance of a cycle counts as, where one plain step may still be lost
+_SHADE: Final = 0.95  # of a chance counts when one more draft is considered
+_CAUTION: Final = 1.0  # plain steps that may still be lost where a chance counts half
+_LEAST: Final = 0.6  # that is left of a chance, so that a request can get out of where nothing may be lost
 _SPEED_TOKENS: Final = 32  # that a request must have for its speed to count
 _MOST_ANCHORS: Final = 3  # cycles to time one of the first widths on a machine nothing is known of
 _ANCHOR: Final = 400  # passes without two plain steps in a row, after which such are run for their time
@@ -94,6 +98,7 @@ class AdaptiveWidth:
         self._took_us = 0.0
         self._joint = 0  # drafts that all sequences of a pass verify
         self._joint_looks = False
+        self._caution = 1.0  # by which chances are lowered where little may be lost
         self._pass = _Pass()
         self._members: list[int] = []  # of the last pass
         self._was_plain = False  # whether the last pass drafted nothing
@@ -180,9 +185,11 @@ class AdaptiveWidth:
         if timing is not None:
             return timing
         state.limit = self._affordable(state.limit)
+        room = self._ledger.room
+        self._caution = _SHADE * max(_LEAST, room / (room + _CAUTION))
         if state.limit == 0:
-            state.reason = "ledger"
-            return self._parked(state, ask=False)
+            state.reason = "ledger"  # not even a look: it would take what the next draft has to be paid from
+            return _PLAIN
         prices = self._model.prices
         if self._uses_probs and self._calibrator.better:
             if not self._thrift.light:
@@ -292,6 +299,7 @@ class AdaptiveWidth:
 
     def _goes_on(self, state: SequenceState, depth: int, mood: int, reach: float) -> bool:
         """Tell whether another draft is worth its time after `depth` that hold with the chance `reach`."""
+        reach *= self._caution
         luck = state.luck(depth)
         if luck:
             return self._lookahead.worth(depth, mood, reach, luck * self._calibrator.luck_weight)
@@ -305,14 +313,17 @@ class AdaptiveWidth:
         return depth
 
     def _worth_verifying(self, chances: Sequence[float], limit: int) -> int:
-        """Return how many of the drafts pay for their rows."""
+        """Return how many of the drafts pay for their rows, and for the risk where little may be lost."""
         _, verify, _, reject = self._model.prices
         price = self._price.per_us(verify[0])
-        best, best_gain, tokens, reach = 0, 0.0, 0.0, 1.0
+        risk = _RISK * verify[0] / max(self._ledger.room_us(verify[0]), 0.1 * verify[0])
+        best, best_gain, tokens, squares, reach = 0, 0.0, 0.0, 0.0, 1.0
         for k, chance in enumerate(chances[:limit], 1):
             reach *= chance
             tokens += reach
+            squares += (2 * k - 1) * reach
             gain = tokens - price * (verify[k] - verify[0] + (1.0 - reach) * reject)
+            gain -= risk * (squares - tokens * tokens)
             if gain > best_gain:
                 best, best_gain = k, gain
         return best

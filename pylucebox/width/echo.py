@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from math import log2
 from typing import Final
 
-__all__ = ["Echo"]
+__all__ = ["SEARCHED_TOKENS", "Echo"]
+
+SEARCHED_TOKENS: Final = 2048
+"""Tokens at the end of a prompt that are searched for passages."""
 
 _KEY: Final = 3  # tokens that a passage must share to be found
 _LONGEST: Final = 16  # tokens, beyond which a longer passage says no more
-_PROMPT_TOKENS: Final = 2048  # of a prompt's end that are searched
 _AT_ONCE: Final = 128  # tokens entered in one cycle
 _STRENGTH: Final = tuple(log2(max(_KEY, length) / _KEY + 0.5) for length in range(_LONGEST + 1))
 
@@ -28,7 +30,7 @@ class Echo:
     """
 
     def __init__(self, prompt: Sequence[int] = ()) -> None:
-        self._tokens = list(prompt[-_PROMPT_TOKENS:])
+        self._tokens = list(prompt[-SEARCHED_TOKENS:])
         self._last: dict[tuple[int, ...], int] = {}  # where the token behind a passage stands
         self._n_entered = _KEY  # tokens before which all passages are in the index
         self._tail: list[int] = []  # last tokens of the text and the drafts after them

@@ -18,10 +18,10 @@ _KEPT: Final = 4096  # numbers kept; what lies further back is forgotten
 class Draws:
     """The numbers that a seeded sampler will draw, foretold.
 
-    llama.cpp's sampler takes one number from 0 to 1 of a Mersenne twister for each token, and the token is the first, in
-    the order of their probabilities, where these add up to the number. So a low number draws the likeliest token, which
-    is most often the draft, and a high one something else. The numbers depend on the seed alone: they are known before
-    anything is drafted.
+    llama.cpp's sampler takes one number from 0 to 1 of a Mersenne twister for each token, and the token is the first,
+    in the order of their probabilities, where these add up to the number. So a low number draws the likeliest token,
+    which is most often the draft, and a high one something else. The numbers depend on the seed alone: they are known
+    before anything is drafted.
 
     Parameters
     ----------

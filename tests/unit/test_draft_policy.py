@@ -53,7 +53,7 @@ class Planner:
         self._left = list(self.decisions)
         return self.the_plan(context) if callable(self.the_plan) else self.the_plan
 
-    def decide(self, seq: int, probs: Sequence[float], tokens: Sequence[int] = ()) -> tuple[int, int]:
+    def decide(self, seq: int, probs: Sequence[float], tokens: Sequence[int] = ()) -> tuple[int, int]:  # noqa: ARG002
         self.shown.append((seq, len(probs)))
         decision: tuple[int, int] = self._left.pop(0)
         return decision

@@ -43,7 +43,7 @@ class Watcher:
         self.answers = list(answers)
         return plan
 
-    def decide(self, seq: int, probs: Sequence[float], tokens: Sequence[int] = ()) -> tuple[int, int]:
+    def decide(self, seq: int, probs: Sequence[float], tokens: Sequence[int] = ()) -> tuple[int, int]:  # noqa: ARG002
         assert seq == self.contexts[-1].seq
         self.shown.append(tuple(probs))
         return self.answers.pop(0)
