@@ -4,12 +4,13 @@
     python scripts/live_width.py                               # the built-in model, six pairs, a quarter of an hour
     python scripts/live_width.py -m MODEL.gguf --pairs 8 --workload json,entropy,drift --out live
 
-Runs `lucebox ab` with the arms off, k1 to k7 and adaptive, and reads its report. For each workload: the fixed width (or
-no MTP) with the highest median speed, the speed of the adaptive width in units of it, paired block by block, with a 95 %
-interval, and the same against no MTP. Choosing the best of eight arms after the fact flatters it by about half of the
-noise of a run, which the interval does not take out. Run it on a machine that does nothing else. Exit status 1 if the
-adaptive width is below 1.0 of the best fixed width beyond the interval somewhere, below 0.98 of no MTP on the text
-`entropy`, or not above every fixed width on the text `drift`.
+Runs `lucebox ab` with the arms off, k1 to k7 and adaptive, and reads its records. For each workload: the fixed width
+(or no MTP) with the highest median speed, the speed of the adaptive width in units of it, paired block by block, with
+a 95 % interval, and the same against no MTP. Choosing the best of eight arms after the fact flatters it by some of the
+noise of a run, which the interval does not take out. Run it on a machine that does nothing else.
+
+Exit status 1 if the adaptive width is below 1.0 of the best fixed width beyond the interval somewhere, below 0.98 of no
+MTP on the text `entropy`, or not above every fixed width on the text `drift`.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ _PRIOR: Final = (
 """How often a draft was as sure as each bin says, after each mood: first drafts, then later ones.
 
 From the texts that the start of the calibration was fitted on."""
-_STRENGTH: Final = 8.0  # drafts that this counts as
-_FORGET: Final = 0.96  # per draft of a depth
+_STRENGTH: Final = 4.0  # drafts that this counts as
+_FORGET: Final = 0.99  # per draft of a depth
 _GRID: Final = 8  # steps from 0 to 1
 _NEVER: Final = 2.0  # no chance is so high
 

@@ -112,10 +112,10 @@ def test_bad_luck_ends_a_chain_and_good_luck_prolongs_it() -> None:
     policy = AdaptiveWidth(STEEP, clock=StoppedClock())
     policy._caution = 1.0
     state = SequenceState()
-    decisions = []
+    found = {}
     for luck in (-5.0, -2.0, 0.5, 5.0):
         state.luck = lambda _, luck=luck: luck  # type: ignore[method-assign,misc]
-        decisions.append(policy._goes_on(state, 2, 1, 0.8))
-    assert decisions == sorted(decisions)
-    assert decisions[-1]
-    assert not decisions[0]
+        found[luck] = [policy._goes_on(state, 2, mood, reach / 20) for mood in range(5) for reach in range(21)]
+    counts = [sum(answers) for answers in found.values()]
+    assert counts == sorted(counts)
+    assert counts[0] < counts[-1]
