@@ -63,7 +63,7 @@ def test_last_draft_tells_of_the_next() -> None:
 
 @pytest.mark.parametrize("chance", [0.0, 1.0])
 def test_extremes_are_no_special_case(chance: float) -> None:
-    threshold = looked(FLAT, chance, 1.0, spread=0.0).threshold[0][mood_of(chance)]
+    threshold = looked(STEEP, chance, 1.0, spread=0.0).threshold[0][mood_of(chance)]
     assert (threshold > 1.0) == (chance == 0.0)
 
 
