@@ -25,6 +25,7 @@ from pylucebox._session import (
     CycleTimes,
     MoreDrafts,
     Progress,
+    Proposal,
     SeqCycle,
     Session,
 )
@@ -32,6 +33,8 @@ from pylucebox._spec import SpecReason, spec_inactive
 from pylucebox._stats import MAX_DRAFT, RequestStats, StatsAccumulator
 from pylucebox._text import TextAssembler
 from pylucebox.width import WidthPolicy, WidthTelemetry
+from pylucebox.width.echo import SEARCHED_TOKENS
+from pylucebox.width.hints import TextHints
 
 TokenBytes = Callable[[int], bytes]
 Cycle = tuple[SeqCycle, CycleTimes, int]
@@ -116,6 +119,9 @@ class Run:
             self.cancel()
             return
         self._prefill_ns = perf_counter_ns() - began
+        if self._driver is not None:
+            known = (*request.prompt[-SEARCHED_TOKENS:], token)
+            self._driver.tell(TextHints(known, len(request.prompt), request.draws()))
         self._take((token,), finish)
 
     def _leave_out_mtp_unless_worth_it(self, driver: PolicyDriver) -> None:
@@ -139,12 +145,12 @@ class Run:
         driver.choose(n_past, self._n_left, n_active)
         return driver.n_first
 
-    def consider(self, probs: Sequence[float]) -> int:
+    def consider(self, probs: Sequence[float], tokens: Sequence[int] = ()) -> int:
         """Look at the drafts made so far, and return how many more to make before the cycle."""
         driver = self._driver
         if driver is None:
             return 0
-        driver.consider(probs)
+        driver.consider(probs, tokens)
         return driver.n_first
 
     def ask(self) -> Ask:
@@ -352,7 +358,12 @@ def run_cycle(session: Session, runs: Sequence[Run]) -> tuple[list[SeqCycle], Cy
     began = perf_counter_ns()
     while any(first):
         asks = [MoreDrafts(run.seq, n_more) for run, n_more in zip(runs, first, strict=True) if n_more]
-        proposals = {proposal.seq: proposal.probs for proposal in session.propose(asks)[0]}
-        first = [run.consider(proposals[run.seq]) if run.seq in proposals else 0 for run in runs]
+        proposals = {proposal.seq: proposal for proposal in session.propose(asks)[0]}
+        first = [_consider(run, proposals[run.seq]) if run.seq in proposals else 0 for run in runs]
     results, times = session.cycle([run.ask() for run in runs])
     return results, times, perf_counter_ns() - began
+
+
+def _consider(run: Run, proposal: Proposal) -> int:
+    _, tokens, probs = proposal
+    return run.consider(probs, tokens)

@@ -17,6 +17,7 @@ from pylucebox.width import (
     WidthTelemetry,
     check_choice,
 )
+from pylucebox.width.hints import TextHints
 
 __all__ = ["PolicyDriver"]
 
@@ -53,6 +54,7 @@ class PolicyDriver:
         self._room = 0
         self._n_active = 1
         self._asks = False
+        self._hints: TextHints | None = None
 
     def reason_against(self, prompt_tokens: int, max_tokens: int) -> str | None:
         """Return why a request of this size should do without MTP, or None."""
@@ -61,6 +63,10 @@ class PolicyDriver:
     def telemetry(self) -> WidthTelemetry | None:
         """Return what the policy tells of the request so far, or None if it tells nothing."""
         return None if self._drafts is None else self._drafts.telemetry()
+
+    def tell(self, hints: TextHints) -> None:
+        """Take what is known of the text, for all cycles from now on."""
+        self._hints = hints
 
     def choose(self, n_past: int, n_left: int, n_active: int) -> None:
         """Let the policy choose `width` and `n_first`.
@@ -82,7 +88,7 @@ class PolicyDriver:
         self._room = self._n_ctx - n_past
         self._n_active = n_active
         widest = self._widest = min(self._max_width, n_left, self._room)
-        context = CycleContext(self._seq, n_past, n_left, widest, n_active)
+        context = CycleContext(self._seq, n_past, n_left, widest, n_active, self._hints)
         if self._drafts is None:
             width = self._policy.choose(self._seq, context)
             # the ordinary case costs no call, here and below
@@ -95,7 +101,7 @@ class PolicyDriver:
         n_draft = min(n_draft, self._room)  # no token can come behind that
         self.n_first = n_draft if self._asks or n_draft >= self.width else 0
 
-    def consider(self, probs: Sequence[float]) -> None:
+    def consider(self, probs: Sequence[float], tokens: Sequence[int] = ()) -> None:
         """Show the policy the drafts made so far, if it asked for that, and let it choose again.
 
         Raises
@@ -106,7 +112,7 @@ class PolicyDriver:
         self.n_first = 0
         if self._drafts is None or not self._asks:
             return
-        width, n_more = self._drafts.decide(self._seq, probs)
+        width, n_more = self._drafts.decide(self._seq, probs, tokens)
         self.width = width if type(width) is int and 1 <= width <= self._widest else check_choice(width, self._widest)
         if type(n_more) is not int or not 0 <= n_more <= MAX_DRAFT:
             n_more = _check_drafts(n_more, 0)

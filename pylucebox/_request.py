@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from operator import index
@@ -11,6 +12,7 @@ from pylucebox._errors import ContextFullError, InvalidArgumentError
 from pylucebox._sampling import SamplingParams
 from pylucebox._spec import SpecReason, SpecState, spec_inactive
 from pylucebox._text import StopMatcher
+from pylucebox.width.hints import Draws
 
 MAX_TOKENS = 2**31 - 1
 MAX_LOGPROBS = 100
@@ -63,6 +65,11 @@ class Request:
     def seed(self) -> int | None:
         """Seed to report: None when the random stream has no say."""
         return None if self.sampling.is_greedy else self.sampling.seed
+
+    def draws(self) -> Draws | None:
+        """Return the numbers that will draw the tokens, as `draws_of` has them."""
+        brings_grammar = self.chat_json is not None and bool(json.loads(self.chat_json).get("grammar"))
+        return None if brings_grammar else draws_of(self.sampling)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,3 +245,17 @@ def check_stop(stop: str | Sequence[str]) -> tuple[str, ...]:
         raise InvalidArgumentError(argument="stop", value=stop, allowed="a string, or several") from error
     StopMatcher(stops)
     return stops
+
+
+def draws_of(sampling: SamplingParams) -> Draws | None:
+    """Return the numbers that will draw the tokens of a request; None where they say nothing of them.
+
+    A grammar that refuses a token has another number drawn, and some samplers draw numbers of their own. A number is
+    worth knowing only if the candidates stand in the order of their probabilities, as `top_k` leaves them.
+    """
+    if sampling.is_greedy or sampling.seed is None or sampling.top_k == 0 or sampling.samplers is not None:
+        return None
+    if sampling.grammar is not None or sampling.json_schema is not None:
+        return None
+    draws_more = sampling.xtc_probability > 0.0 or sampling.mirostat != 0 or sampling.adaptive_target >= 0.0
+    return None if draws_more or sampling.typical_p < 1.0 else Draws(sampling.seed, sampling.temperature)

@@ -60,7 +60,7 @@ class Planner(FixedWidth):
         """Return the plan."""
         return self._plan
 
-    def decide(self, seq: int, probs: Sequence[float]) -> tuple[int, int]:  # noqa: ARG002 - always the same
+    def decide(self, seq: int, probs: Sequence[float], tokens: Sequence[int] = ()) -> tuple[int, int]:  # noqa: ARG002 - always the same
         """Verify all."""
         return 4, 0
 

@@ -12,6 +12,7 @@ from pylucebox._build import recorded_build
 from pylucebox._errors import ContextFullError, InvalidArgumentError, StrPath
 from pylucebox._native_session import NativeSession
 from pylucebox._open import EngineOptions, open_engine
+from pylucebox._request import draws_of
 from pylucebox._sampling import SamplingParams
 from pylucebox._session import FINISH_CONTEXT, FINISH_EOG, Ask, Session
 from pylucebox.ab.environment import file_facts
@@ -136,6 +137,7 @@ def _record(
         (result,), _ = session.cycle([Ask(_SEQ, 1, n_wanted + 1 - len(tokens))])
         token, finish = result.tokens[0], result.finish
     words = ",".join(map(str, source.prompt))
+    draws = not forced and draws_of(source.sampling) is not None
     made = "forced" if forced else f"temperature {source.sampling.temperature:g}, seed {source.sampling.seed}"
     return Trace(
         name=source.name,
@@ -145,6 +147,9 @@ def _record(
         probs=tuple(probs),
         n_prompt=len(source.prompt),
         max_tokens=max(n_wanted, len(tokens)),
+        prompt=tuple(source.prompt),
+        seed=source.sampling.seed if draws else None,
+        temperature=source.sampling.temperature if draws else 0.0,
         facts={**facts, "text": made, "prompt_sha256": hashlib.sha256(words.encode()).hexdigest()},
     )
 

@@ -19,6 +19,7 @@ from pylucebox.width import (
     WidthPolicy,
     check_choice,
 )
+from pylucebox.width.hints import TextHints
 
 __all__ = ["Replay", "ReplayCycle", "replay", "replay_batch"]
 
@@ -33,7 +34,7 @@ class Planner(WidthPolicy, Protocol):
     def plan(self, seq: int, context: CycleContext) -> CyclePlan:
         """Return what the next cycle should do."""
 
-    def decide(self, seq: int, probs: Sequence[float]) -> tuple[int, int]:
+    def decide(self, seq: int, probs: Sequence[float], tokens: Sequence[int] = ()) -> tuple[int, int]:
         """Return rows to verify, and further drafts to make before asking again."""
 
 
@@ -110,6 +111,10 @@ class _Sequence:
     position: int = 0
     us: float = 0.0
     cycles: list[ReplayCycle] = field(default_factory=list)
+    hints: TextHints = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.hints = self.trace.hints()
 
     @property
     def is_done(self) -> bool:
@@ -118,7 +123,7 @@ class _Sequence:
     def context(self, n_active: int) -> CycleContext:
         left = self.trace.max_tokens - 1 - self.position
         n_past = self.trace.n_prompt + self.position
-        return CycleContext(self.seq, n_past, left, min(MAX_WIDTH, left), n_active)
+        return CycleContext(self.seq, n_past, left, min(MAX_WIDTH, left), n_active, self.hints)
 
 
 @dataclass(slots=True)
@@ -221,9 +226,9 @@ def _planned(policy: Planner, sequence: _Sequence, context: CycleContext) -> _Pa
         _check_plan(width, n_drafted, 0, context)
         return _Part(sequence, width, n_drafted, is_drafted=n_drafted > width - 1)
     _check_plan(1, n_drafted, 0, context)
-    probs, n_more = sequence.trace.probs[sequence.position], 1
+    probs, drafts, n_more = sequence.trace.probs[sequence.position], sequence.trace.drafts[sequence.position], 1
     while n_more:
-        width, n_more = policy.decide(context.seq, probs[:n_drafted])
+        width, n_more = policy.decide(context.seq, probs[:n_drafted], drafts[:n_drafted])
         _check_plan(width, n_drafted + n_more, n_more, context)
         n_drafted += n_more
     _check_plan(width, n_drafted, 0, context)

@@ -311,7 +311,7 @@ def _prefill(plan: Plan, rule: Rule, curve: CostCurve, references: _References) 
     if not tax_us:  # nothing is known of this machine's prefill
         return
     for trace in plan.traces:
-        short = replace(trace.cut(_ANSWER_TOKENS), n_prompt=costs.n_past)
+        short = replace(trace.cut(_ANSWER_TOKENS), n_prompt=costs.n_past, prompt=())
         bare = references.of(short)
         taxed = [fixed_us(short, costs, drafts) + tax_us * (drafts > 0) for drafts in range(DEPTH + 1)]
         seed = _seed(curve.name, trace.name, "prefill", plan.seeds[0])

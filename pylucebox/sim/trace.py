@@ -14,6 +14,7 @@ from typing import Final
 
 from pylucebox._errors import InvalidArgumentError
 from pylucebox._stats import MAX_DRAFT
+from pylucebox.width.hints import Draws, TextHints
 
 __all__ = ["DEPTH", "SUFFIX", "Trace", "match_lengths", "quantised"]
 
@@ -61,6 +62,10 @@ class Trace:
         Tokens of the prompt.
     max_tokens
         Tokens that the request might have produced; more than there are when the text ended by itself.
+    prompt
+        Ids of the prompt; empty if it was not recorded.
+    seed, temperature
+        Of the sampler whose numbers drew the text, if they can be foretold; None otherwise.
     facts
         Where the trace comes from: model, build, settings.
     match
@@ -79,6 +84,9 @@ class Trace:
     probs: tuple[tuple[float, ...], ...]
     n_prompt: int
     max_tokens: int
+    prompt: tuple[int, ...] = ()
+    seed: int | None = None
+    temperature: float = 0.0
     facts: Mapping[str, str] = field(default_factory=dict)
     match: tuple[int, ...] = field(init=False, repr=False)
 
@@ -98,7 +106,15 @@ class Trace:
             raise InvalidArgumentError(argument="max_tokens", value=self.max_tokens, allowed=allowed)
         if self.n_prompt < 0:
             raise InvalidArgumentError(argument="n_prompt", value=self.n_prompt, allowed="0 or more")
+        if self.prompt and len(self.prompt) != self.n_prompt:
+            allowed = f"{self.n_prompt} ids, as many as n_prompt says, or none"
+            raise InvalidArgumentError(argument="prompt", value=f"{len(self.prompt)} ids", allowed=allowed)
         object.__setattr__(self, "match", match_lengths(self.tokens, self.drafts))
+
+    def hints(self) -> TextHints:
+        """Return what an engine knows of this text beforehand."""
+        draws = None if self.seed is None else Draws(self.seed, self.temperature)
+        return TextHints((*self.prompt, self.tokens[0]), self.n_prompt, draws)
 
     def cut(self, max_tokens: int) -> Trace:
         """Return the trace of the same request limited to `max_tokens`, at least 1; itself if it is no longer."""

@@ -34,8 +34,10 @@ _NPY: Final = re.compile(
     re.DOTALL,
 )
 _ARRAYS: Final = ("header", "tokens", "drafts", "probs")
+_OPTIONAL: Final = ("prompt",)  # not in files of earlier versions
 _MAX_BYTES: Final = {
     "header": _MAX_HEADER_BYTES + _HEADROOM_BYTES,
+    "prompt": 4 * _MAX_TOKENS + _HEADROOM_BYTES,
     "tokens": 4 * _MAX_TOKENS + _HEADROOM_BYTES,
     "drafts": 4 * DEPTH * _MAX_TOKENS + _HEADROOM_BYTES,
     "probs": 2 * DEPTH * _MAX_TOKENS + _HEADROOM_BYTES,
@@ -58,6 +60,8 @@ def write_trace(path: StrPath, trace: Trace) -> None:
         "kind": trace.kind,
         "n_prompt": trace.n_prompt,
         "max_tokens": trace.max_tokens,
+        "seed": trace.seed,
+        "temperature": trace.temperature,
         "digest": trace.digest,
         "facts": dict(trace.facts),
     }
@@ -69,6 +73,7 @@ def write_trace(path: StrPath, trace: Trace) -> None:
             np.savez_compressed(
                 file,
                 header=np.frombuffer(json.dumps(header, ensure_ascii=False).encode(), dtype=np.uint8),
+                prompt=np.array(trace.prompt, dtype="<i4"),
                 tokens=np.array(trace.tokens, dtype="<i4"),
                 drafts=np.array(trace.drafts, dtype="<i4").reshape(shape),
                 probs=np.rint(np.array(trace.probs, dtype=np.float64).reshape(shape) * _P_STEPS).astype("<u2"),
@@ -112,6 +117,9 @@ def read_trace(path: StrPath) -> Trace:
             probs=tuple(map(tuple, probs.tolist())),
             n_prompt=_whole(header["n_prompt"]),
             max_tokens=_whole(header["max_tokens"]),
+            prompt=tuple(arrays["prompt"].tolist()) if "prompt" in arrays else (),
+            seed=None if header.get("seed") is None else _whole(header["seed"]),
+            temperature=float(header.get("temperature", 0.0)),
             facts={str(key): str(value) for key, value in header["facts"].items()},
         )
         digest = header["digest"]
@@ -128,13 +136,15 @@ def _refused(path: str, seen: str) -> TraceFormatError:
 
 
 def _arrays(archive: zipfile.ZipFile, path: str) -> dict[str, npt.NDArray[Any]]:
-    """Read the four arrays, each only when the archive says that it is not too large."""
+    """Read the arrays, each only when the archive says that it is not too large."""
     import numpy as np  # noqa: PLC0415
 
     sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
     out: dict[str, npt.NDArray[Any]] = {}
-    for name in _ARRAYS:
+    for name in (*_ARRAYS, *_OPTIONAL):
         size = sizes.get(f"{name}.npy")
+        if size is None and name in _OPTIONAL:
+            continue
         if size is None:
             raise _refused(path, f"it has no array {name!r}")
         if size > _MAX_BYTES[name]:
@@ -143,8 +153,10 @@ def _arrays(archive: zipfile.ZipFile, path: str) -> dict[str, npt.NDArray[Any]]:
             out[name] = _array(archive.read(f"{name}.npy"))
         except ValueError as error:
             raise _refused(path, f"its array {name!r} is damaged") from error
-    for name, kind, n_dims in (("header", "u1", 1), ("tokens", "<i4", 1), ("drafts", "<i4", 2), ("probs", "<u2", 2)):
-        found = out[name]
+    lists, tables = ("<i4", 1), ("<i4", 2)
+    shapes = {"header": ("u1", 1), "prompt": lists, "tokens": lists, "drafts": tables, "probs": ("<u2", 2)}
+    for name, found in out.items():
+        kind, n_dims = shapes[name]
         if found.dtype != np.dtype(kind) or found.ndim != n_dims or (n_dims == 2 and found.shape[1] != DEPTH):
             raise _refused(path, f"its array {name!r} has the type {found.dtype} and the shape {found.shape}")
     return out

@@ -25,7 +25,7 @@ from pylucebox.width.choice import Price, best_of, joint_rates, rates_of, worth_
 from pylucebox.width.costs import Prices
 from pylucebox.width.exploration import Credits
 from pylucebox.width.ledger import Ledger
-from pylucebox.width.lookahead import Lookahead, mood_of
+from pylucebox.width.lookahead import Lookahead
 from pylucebox.width.policy import MAX_WIDTH, CycleContext, CycleObservation, CyclePlan, WidthCosts
 from pylucebox.width.report import Tally
 from pylucebox.width.sequence import SequenceState
@@ -37,6 +37,10 @@ __all__ = ["AdaptiveWidth"]
 _ADVANCE: Final = 4.0  # drafts that exploration may owe
 _SURE: Final = 0.7  # chance of a chain from which it is worth seeing more of it
 _ASK_US: Final = 30.0  # what a look at the drafts takes, call and return through Python
+_RISK: Final = 0.4  # tokens that the variance of a cycle counts as, where one plain step may still be lost
+_SHADE: Final = 0.95  # of a chance counts when one more draft is considered
+_CAUTION: Final = 0.6  # plain steps that may still be lost where a chance counts half
+_LEAST: Final = 0.7  # that is left of a chance, so that a request can get out of where nothing may be lost
 _SPEED_TOKENS: Final = 32  # that a request must have for its speed to count
 _MOST_ANCHORS: Final = 3  # cycles to time one of the first widths on a machine nothing is known of
 _ANCHOR: Final = 400  # passes without two plain steps in a row, after which such are run for their time
@@ -44,7 +48,7 @@ _STREAK: Final = 3  # of which the first has cold caches
 _FIRST_STREAK: Final = 4
 _OUTLIER: Final = 1.5  # times its price, the most a cycle counts as
 
-_VERSION: Final = 1  # of snapshots
+_VERSION: Final = 2  # of snapshots
 _PLAIN: Final = CyclePlan(1, 0)
 
 
@@ -94,6 +98,7 @@ class AdaptiveWidth:
         self._took_us = 0.0
         self._joint = 0  # drafts that all sequences of a pass verify
         self._joint_looks = False
+        self._caution = 1.0  # by which chances are lowered where little may be lost
         self._pass = _Pass()
         self._members: list[int] = []  # of the last pass
         self._was_plain = False  # whether the last pass drafted nothing
@@ -150,7 +155,7 @@ class AdaptiveWidth:
         n_active = max(1, context.n_active)
         state = self._sequences.get(seq)
         if state is None or context.n_past < state.n_past:  # a new request took the place of a finished one
-            state = self._sequences[seq] = SequenceState(self._carried.successor())
+            state = self._sequences[seq] = SequenceState(self._carried.successor(), context.hints)
         opens = not self._pass.members or seq in self._pass.members
         if opens:  # a pass that was not observed to its end is forgotten
             self._pass = _Pass()
@@ -180,16 +185,18 @@ class AdaptiveWidth:
         if timing is not None:
             return timing
         state.limit = self._affordable(state.limit)
+        room = self._ledger.room
+        self._caution = _SHADE * max(_LEAST, room / (room + _CAUTION))
         if state.limit == 0:
-            state.reason = "ledger"
-            return self._parked(state, ask=False)
+            state.reason = "ledger"  # not even a look: it would take what the next draft has to be paid from
+            return _PLAIN
         prices = self._model.prices
         if self._uses_probs and self._calibrator.better:
             if not self._thrift.light:
                 state.recent.refresh()
             if self._thrift.generous:
                 self._lookahead.refresh(self._price.per_us(prices.verify[0]), prices)
-            if self._lookahead.threshold[0][state.mood] > 1.0:
+            if not self._goes_on(state, 0, state.open_chain(), 1.0):
                 return self._parked(state, ask=True)
             first = self._without_asking(state, 1)
             return CyclePlan(first + 1, first, True)
@@ -265,29 +272,38 @@ class AdaptiveWidth:
 
     # ---- looking at drafts
 
-    def decide(self, seq: int, probs: Sequence[float]) -> tuple[int, int]:
+    def decide(self, seq: int, probs: Sequence[float], tokens: Sequence[int] = ()) -> tuple[int, int]:
         """Look at the drafts made so far; return the rows to verify and the drafts to make before asking again."""
         began = self._clock()
-        decision = self._decide(self._sequences[seq], probs)
+        decision = self._decide(self._sequences[seq], probs, tokens)
         self._thrift.spend(self._clock() - began)
         return decision
 
-    def _decide(self, state: SequenceState, probs: Sequence[float]) -> tuple[int, int]:
-        chances = state.chances = self._calibrator.chances(probs, state.recent)
-        threshold, limit = self._lookahead.threshold, state.limit
-        reach, stop = 1.0, 0
-        for depth, chance in enumerate(chances, 1):
-            reach *= chance
-            if depth >= limit or reach < threshold[depth][mood_of(chance)]:
+    def _decide(self, state: SequenceState, probs: Sequence[float], tokens: Sequence[int]) -> tuple[int, int]:
+        n_seen, reach = len(state.chances), state.reach
+        state.look(self._calibrator, probs, tokens)
+        chances, moods, limit = state.chances, state.moods, state.limit
+        n_made = len(chances)
+        stop = 0
+        for depth in range(n_seen + 1, n_made + 1):
+            reach *= chances[depth - 1]
+            if depth >= limit or not self._goes_on(state, depth, moods[depth], reach):
                 stop = depth
                 break
         if not stop:
-            n_made = len(chances)
             return n_made + 1, self._without_asking(state, n_made + 1) - n_made
-        if stop == len(chances) < limit and reach > _SURE and self._looks(state, stop):
+        if stop == n_made < limit and reach > _SURE and self._looks(state, stop):
             return stop + 1, 1
         state.stop = stop
         return self._worth_verifying(chances, limit) + 1, 0
+
+    def _goes_on(self, state: SequenceState, depth: int, mood: int, reach: float) -> bool:
+        """Tell whether another draft is worth its time after `depth` that hold with the chance `reach`."""
+        reach *= self._caution
+        luck = state.luck(depth)
+        if luck:
+            return self._lookahead.worth(depth, mood, reach, luck * self._calibrator.luck_weight)
+        return reach >= self._lookahead.threshold[depth][mood]
 
     def _without_asking(self, state: SequenceState, depth: int) -> int:
         """Return how deep to draft when `depth` is sure: on while a look costs more than the drafts it would spare."""
@@ -297,14 +313,17 @@ class AdaptiveWidth:
         return depth
 
     def _worth_verifying(self, chances: Sequence[float], limit: int) -> int:
-        """Return how many of the drafts pay for their rows."""
+        """Return how many of the drafts pay for their rows, and for the risk where little may be lost."""
         _, verify, _, reject = self._model.prices
         price = self._price.per_us(verify[0])
-        best, best_gain, tokens, reach = 0, 0.0, 0.0, 1.0
+        risk = _RISK * verify[0] / max(self._ledger.room_us(verify[0]), 0.1 * verify[0])
+        best, best_gain, tokens, squares, reach = 0, 0.0, 0.0, 0.0, 1.0
         for k, chance in enumerate(chances[:limit], 1):
             reach *= chance
             tokens += reach
+            squares += (2 * k - 1) * reach
             gain = tokens - price * (verify[k] - verify[0] + (1.0 - reach) * reject)
+            gain -= risk * (squares - tokens * tokens)
             if gain > best_gain:
                 best, best_gain = k, gain
         return best
@@ -326,19 +345,19 @@ class AdaptiveWidth:
             state.shadows.clear()
         else:
             self._learn_text(state, observation)
+        state.take(observation.tokens)
         self._thrift.spend(self._clock() - began)
 
     def _learn_text(self, state: SequenceState, observation: CycleObservation) -> None:
+        n_drafted = observation.n_drafted
+        if n_drafted:
+            self._uses_probs = bool(observation.draft_probs)
+            if len(state.signs) < n_drafted and self._uses_probs:  # not shown before they were verified
+                state.look(self._calibrator, observation.draft_probs, observation.draft_tokens)
         self._learn_labels(state, observation)
-        if not observation.n_drafted:
-            return
-        self._uses_probs = bool(observation.draft_probs)
-        if self._uses_probs:
-            chances = state.chances
-            if len(chances) != len(observation.draft_probs):  # not shown before they were verified
-                chances = self._calibrator.chances(observation.draft_probs, state.recent)
-            self._lookahead.learn(chances, state.mood)
-            state.mood = mood_of(chances[0])
+        if state.usual:
+            self._lookahead.learn(state.usual, state.moods)
+            state.first_chance = state.usual[0]
             state.keep_habit()
 
     def _learn_labels(self, state: SequenceState, observation: CycleObservation) -> None:
@@ -347,8 +366,8 @@ class AdaptiveWidth:
         for label in state.labels(observation):
             state.acceptance.learn(label.depth, label.held)
             state.recent.learn(label.held)
-            if label.probability is not None:
-                self._calibrator.learn(label.depth, label.probability, label.odds, label.held, rates[label.depth])
+            if label.signs is not None:
+                self._calibrator.learn(label.depth, label.signs, label.held, rates[label.depth])
             self._tally.label(label.depth, label.held)
             state.hopes = label.held and label.depth >= observation.n_verified
 

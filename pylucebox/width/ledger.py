@@ -6,7 +6,7 @@ from typing import Final
 
 __all__ = ["Ledger"]
 
-_SHARE: Final = 0.02  # of the time without MTP that may be lost
+_SHARE: Final = 0.014  # of the time without MTP that may be lost; 0.02 are promised
 _STEPS: Final = 4.0  # plain steps that may be lost on top
 _WINDOW: Final = 1024.0  # tokens whose share can be saved up, so that a long request cannot lose it all at once
 _MOST_GAIN: Final = 8.0  # plain steps of gain that can be lost again
@@ -30,6 +30,11 @@ class Ledger:
         self.lost_us = 0.0
         self.worst_us = 0.0
         self._room = _STEPS
+
+    @property
+    def room(self) -> float:
+        """Plain steps that may still be lost."""
+        return self._room
 
     def room_us(self, plain_us: float) -> float:
         """Return what the next cycle may take longer than a plain step, which takes `plain_us`."""

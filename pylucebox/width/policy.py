@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from pylucebox._errors import InvalidArgumentError
 from pylucebox._stats import MAX_DRAFT
+from pylucebox.width.hints import TextHints
 from pylucebox.width.telemetry import WidthTelemetry
 
 __all__ = [
@@ -44,6 +45,8 @@ class CycleContext:
         Widest step possible now, 1 to 8.
     n_active
         Sequences that take part in the cycle.
+    hints
+        What is known of the text beforehand, the same object in all cycles of a request; None for nothing.
     """
 
     seq: int
@@ -51,6 +54,7 @@ class CycleContext:
     max_tokens_left: int
     max_width: int
     n_active: int = 1
+    hints: TextHints | None = None
 
 
 class CyclePlan(NamedTuple):
@@ -157,7 +161,7 @@ class DraftPolicy(WidthPolicy, Protocol):
     def plan(self, seq: int, context: CycleContext) -> CyclePlan:
         """Return what the next cycle should do for a sequence."""
 
-    def decide(self, seq: int, probs: Sequence[float]) -> tuple[int, int]:
+    def decide(self, seq: int, probs: Sequence[float], tokens: Sequence[int] = ()) -> tuple[int, int]:
         """Look at the drafts made so far.
 
         Parameters
@@ -166,6 +170,8 @@ class DraftPolicy(WidthPolicy, Protocol):
             The sequence.
         probs
             The MTP block's probability of each draft, as many as were drafted.
+        tokens
+            The drafts; empty when the caller does not know them.
 
         Returns
         -------

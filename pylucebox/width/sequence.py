@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from pylucebox._stats import MAX_DRAFT
 from pylucebox.width.acceptance import PRIOR, Acceptance
-from pylucebox.width.calibration import Recent
+from pylucebox.width.calibration import Calibrator, Recent, Signs, log_odds
+from pylucebox.width.echo import Echo
+from pylucebox.width.hints import TextHints
+from pylucebox.width.lookahead import mood_of
 from pylucebox.width.policy import CycleObservation
 from pylucebox.width.shadows import Label, Shadows
 
@@ -29,10 +32,16 @@ class SequenceState:
         For each depth, in what share of the cycles that came so far another draft was worth it.
     n_past, limit
         Tokens in the context, and most drafts of the present cycle.
-    chances
-        Calibrated chances of the drafts of the present cycle.
-    mood
-        How sure the first draft of the last cycle with drafts was.
+    signs
+        What spoke for each draft of the present cycle that was looked at.
+    chances, usual
+        Calibrated chances of these drafts, and what they would be without luck.
+    moods
+        How sure each of these drafts, and the one to come, could be expected to be.
+    reach
+        Chance that all of these drafts hold.
+    first_chance
+        Of the first draft of the last cycle with drafts, without luck.
     stop
         Where drafting ought to have stopped in this cycle; 0 if that was not asked.
     hopes
@@ -41,7 +50,7 @@ class SequenceState:
         Why the present cycle verifies nothing, should it do so.
     """
 
-    def __init__(self, acceptance: Acceptance | None = None) -> None:
+    def __init__(self, acceptance: Acceptance | None = None, hints: TextHints | None = None) -> None:
         self.acceptance = acceptance or Acceptance()
         self.recent = Recent(max(PRIOR, self.acceptance.rates()[0]))
         self.shadows = Shadows()
@@ -49,38 +58,82 @@ class SequenceState:
         self.goes_on = [0.5] * MAX_DRAFT
         self.n_past = -1
         self.limit = MAX_DRAFT
+        self.signs: list[Signs] = []
         self.chances: list[float] = []
+        self.usual: list[float] = []
+        self.moods: list[int] = []
+        self.reach = 1.0
+        self.first_chance = 0.7
         self.stop = 0
-        self.mood = 1
         self.hopes = False
         self.reason = "price"
+        self._draws = None if hints is None else hints.draws
+        self._n_prompt = 0 if hints is None else hints.n_prompt
+        self._echo = None if hints is None else Echo(hints.prompt)
 
     def plan(self, n_past: int, limit: int) -> None:
         """Start a cycle."""
         self.n_past, self.limit = n_past, limit
-        self.chances, self.stop, self.reason = [], 0, "price"
+        self.signs, self.chances, self.usual, self.moods, self.reach = [], [], [], [], 1.0
+        self.stop, self.reason = 0, "price"
+
+    def open_chain(self) -> int:
+        """Begin a chain of drafts; return the mood that its first draft will be made in."""
+        echo = self._echo
+        if echo is not None:
+            echo.start()
+        mood = mood_of(self.first_chance, echo is not None and echo.length > 0)
+        self.moods = [mood]
+        return mood
+
+    def luck(self, depth: int) -> float:
+        """Return the luck of the token at `depth`, 0 if it is not known."""
+        draws = self._draws
+        return 0.0 if draws is None else draws.luck(self.n_past - self._n_prompt + 1 + depth)
+
+    def look(self, calibrator: Calibrator, probs: Sequence[float], tokens: Sequence[int]) -> None:
+        """Look at the drafts that were made since the last look."""
+        if not self.moods:
+            self.open_chain()
+        echo, recent = self._echo, self.recent.odds
+        for depth in range(len(self.signs), len(probs)):
+            says = echo.follow(tokens[depth]) if echo is not None and depth < len(tokens) else 0.0
+            signs = Signs(log_odds(probs[depth]), recent, self.luck(depth), says)
+            chance, usual = calibrator.chance(depth, signs)
+            self.signs.append(signs)
+            self.chances.append(chance)
+            self.usual.append(usual)
+            self.moods.append(mood_of(usual, echo is not None and echo.length > 0))
+            self.reach *= chance
 
     def labels(self, observation: CycleObservation) -> Iterator[Label]:
         """Give all that a cycle tells about drafts, its own and earlier ones."""
         accepted, verified = observation.n_accepted, observation.n_verified
-        tokens, drafts, probs = observation.tokens, observation.draft_tokens, observation.draft_probs
+        tokens, drafts, signs = observation.tokens, observation.draft_tokens, self.signs
         if self.shadows:
             if tokens:
                 yield from self.shadows.labels(tokens)
             else:
                 self.shadows.clear()
-        odds = self.recent.odds
-        n_probs = len(probs)
+        n_signs = len(signs)
         for depth in range(accepted):
-            yield Label(depth, probs[depth] if depth < n_probs else None, odds, True)
+            yield Label(depth, signs[depth] if depth < n_signs else None, True)
         if accepted < verified:
             # Behind an end token there is neither a rejection nor anything to learn.
             if not tokens or len(tokens) > accepted:
-                yield Label(accepted, probs[accepted] if accepted < n_probs else None, odds, False)
+                yield Label(accepted, signs[accepted] if accepted < n_signs else None, False)
         elif len(drafts) > verified and len(tokens) == verified + 1:
-            self.shadows.add(verified, drafts[verified:], probs[verified:], odds)
+            self.shadows.add(verified, drafts[verified:], signs[verified:])
             # The chain just added waits for this cycle's last token, earlier ones have seen it.
             yield from self.shadows.newest_label(tokens[-1])
+
+    def take(self, tokens: Sequence[int]) -> None:
+        """Take what a cycle added to the text."""
+        if self._echo is not None:
+            if tokens:
+                self._echo.extend(tokens)
+            else:
+                self._echo = None  # what is missing cannot be found
 
     def keep_habit(self) -> None:
         """Remember how deep drafting went in this cycle."""

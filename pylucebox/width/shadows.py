@@ -10,15 +10,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pylucebox.width.calibration import Signs
+
 __all__ = ["Label", "Shadows"]
 
 
 class Label(NamedTuple):
-    """A draft and whether it held; all before it did."""
+    """A draft, what spoke for it, and whether it held; all before it did."""
 
     depth: int
-    probability: float | None
-    odds: float
+    signs: Signs | None
     held: bool
 
 
@@ -26,8 +27,7 @@ class Label(NamedTuple):
 class _Chain:
     depth: int  # of the next draft
     tokens: tuple[int, ...]  # from there on
-    probs: tuple[float, ...]
-    odds: float
+    signs: Sequence[Signs]
 
 
 class Shadows:
@@ -44,10 +44,10 @@ class Shadows:
         """Forget all drafts: tokens were missed."""
         self._chains.clear()
 
-    def add(self, depth: int, tokens: Sequence[int], probs: Sequence[float], odds: float) -> None:
+    def add(self, depth: int, tokens: Sequence[int], signs: Sequence[Signs]) -> None:
         """Keep the drafts from `depth` on; all before them held and the next token is the first one's label."""
         if tokens:
-            self._chains.append(_Chain(depth, tuple(tokens), tuple(probs), odds))
+            self._chains.append(_Chain(depth, tuple(tokens), signs))
 
     def newest_label(self, token: int) -> Iterator[Label]:
         """Give the label that a token brings to the drafts added last only."""
@@ -63,14 +63,13 @@ class Shadows:
             alive = len(chain.tokens) > len(tokens)
             for index in range(n_known):
                 held = tokens[index] == chain.tokens[index]
-                probability = chain.probs[index] if index < len(chain.probs) else None
-                yield Label(chain.depth + index, probability, chain.odds, held)
+                yield Label(chain.depth + index, chain.signs[index] if index < len(chain.signs) else None, held)
                 if not held:
                     alive = False
                     break
             if alive:
                 chain.depth += n_known
                 chain.tokens = chain.tokens[n_known:]
-                chain.probs = chain.probs[n_known:]
+                chain.signs = chain.signs[n_known:]
                 waiting.append(chain)
         self._chains = waiting

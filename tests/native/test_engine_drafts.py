@@ -36,7 +36,7 @@ class Arbitrary:
         width = self.rng.randint(1, context.max_width)
         return CyclePlan(width, self.rng.randint(width - 1, 7), ask=self.rng.random() < 0.5)
 
-    def decide(self, seq: int, probs: Sequence[float]) -> tuple[int, int]:
+    def decide(self, seq: int, probs: Sequence[float], tokens: Sequence[int] = ()) -> tuple[int, int]:  # noqa: ARG002
         assert all(0 < prob <= 1 for prob in probs)
         self.n_shown += 1
         return self.rng.randint(1, self.widest[seq]), self.rng.choice((0, 0, 1, 3))

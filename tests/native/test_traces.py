@@ -190,7 +190,7 @@ class Scripted:
         width, n_draft, ask = self.PLANS[len(self.observations) % len(self.PLANS)]
         return CyclePlan(min(width, context.max_width), n_draft, ask)
 
-    def decide(self, _: int, probs: Sequence[float]) -> tuple[int, int]:
+    def decide(self, _: int, probs: Sequence[float], tokens: Sequence[int] = ()) -> tuple[int, int]:  # noqa: ARG002
         assert self.context is not None
         held = next((n for n, p in enumerate(probs) if p < 0.6), len(probs))
         n_more = int(held == len(probs) < DEPTH)

@@ -100,7 +100,7 @@ class Asking(Recording):
         n_draft = min(1, context.max_width - 1)
         return CyclePlan(1 + n_draft, n_draft, ask=True)
 
-    def decide(self, seq: int, probs: Sequence[float]) -> tuple[int, int]:  # noqa: ARG002
+    def decide(self, seq: int, probs: Sequence[float], tokens: Sequence[int] = ()) -> tuple[int, int]:  # noqa: ARG002
         self._write({"asked": list(probs)})
         n_sure = next((i for i, prob in enumerate(probs) if prob < SURE), len(probs))
         n_more = min(2, min(6, self._widest) - 1 - len(probs)) if n_sure == len(probs) else 0

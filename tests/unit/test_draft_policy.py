@@ -53,7 +53,7 @@ class Planner:
         self._left = list(self.decisions)
         return self.the_plan(context) if callable(self.the_plan) else self.the_plan
 
-    def decide(self, seq: int, probs: Sequence[float]) -> tuple[int, int]:
+    def decide(self, seq: int, probs: Sequence[float], tokens: Sequence[int] = ()) -> tuple[int, int]:  # noqa: ARG002
         self.shown.append((seq, len(probs)))
         decision: tuple[int, int] = self._left.pop(0)
         return decision
@@ -227,7 +227,7 @@ def test_text_is_the_same_whatever_is_planned_and_decided(holds: Callable[[int],
             self.widest = context.max_width
             return CyclePlan(width, rng.randint(width - 1, 7), ask=rng.random() < 0.7)
 
-        def decide(self, seq: int, probs: Sequence[float]) -> tuple[int, int]:  # noqa: ARG002 - wild
+        def decide(self, seq: int, probs: Sequence[float], tokens: Sequence[int] = ()) -> tuple[int, int]:  # noqa: ARG002 - wild
             return rng.randint(1, self.widest), rng.choice((0, 0, 1, 7))
 
     for _ in range(30):

@@ -8,7 +8,7 @@ from typing import Final
 
 from pylucebox._errors import InvalidArgumentError
 from pylucebox.sim.machine import Machine
-from pylucebox.sim.rules.ablations import Blind, Plain
+from pylucebox.sim.rules.ablations import Blind, Plain, Unhinted
 from pylucebox.sim.rules.climb_drop import ClimbDrop
 from pylucebox.sim.rules.linear_fit import LinearFit
 from pylucebox.sim.rules.look_ahead import LookAhead
@@ -58,6 +58,11 @@ def _adaptive(costs: WidthCosts, machine: Machine) -> AdaptiveWidth:
 RULES: Final = (
     Rule("adaptive", "the default, after a sweep", _adaptive),
     Rule("adaptive-cold", "the same without a sweep", lambda costs, machine: AdaptiveWidth(clock=machine.clock)),  # noqa: ARG005
+    Rule(
+        "adaptive-unhinted",
+        "the same without prompt and sampler",
+        lambda costs, machine: Unhinted(_adaptive(costs, machine)),
+    ),
     Rule("adaptive-blind", "the same without probabilities", lambda costs, machine: Blind(_adaptive(costs, machine))),
     Rule("adaptive-plain", "the same, asked for widths only", lambda costs, machine: Plain(_adaptive(costs, machine))),
     Rule("look-ahead", "probabilities at face value against prices, no more", lambda costs, machine: LookAhead(costs)),  # noqa: ARG005

@@ -9,7 +9,7 @@ from typing import Final
 from pylucebox.width import CycleContext, CycleObservation, CyclePlan, WidthPolicy
 from pylucebox.width.controller import AdaptiveWidth
 
-__all__ = ["Blind", "Plain"]
+__all__ = ["Blind", "Plain", "Unhinted"]
 
 _SAYS_NOTHING: Final = 0.5
 
@@ -35,10 +35,10 @@ class Blind:
         return self._policy.choose(seq, context)
 
     def plan(self, seq: int, context: CycleContext) -> CyclePlan:
-        """Pass on."""
-        return self._policy.plan(seq, context)
+        """Pass on what is not about the text."""
+        return self._policy.plan(seq, replace(context, hints=None))
 
-    def decide(self, seq: int, probs: Sequence[float]) -> tuple[int, int]:
+    def decide(self, seq: int, probs: Sequence[float], tokens: Sequence[int] = ()) -> tuple[int, int]:  # noqa: ARG002
         """Pass on how many drafts there are."""
         return self._policy.decide(seq, (_SAYS_NOTHING,) * len(probs))
 
@@ -46,6 +46,39 @@ class Blind:
         """Pass on what held and what it took."""
         probs = (_SAYS_NOTHING,) * len(observation.draft_probs)
         self._policy.observe(seq, replace(observation, draft_probs=probs))
+
+
+class Unhinted:
+    """A policy that is told nothing of the prompt or the sampler, so that of each draft it knows the probability alone.
+
+    Parameters
+    ----------
+    policy
+        The policy.
+    """
+
+    def __init__(self, policy: AdaptiveWidth) -> None:
+        self._policy = policy
+
+    def begin(self, n_seq: int, max_width: int) -> None:
+        """Pass on."""
+        self._policy.begin(n_seq, max_width)
+
+    def choose(self, seq: int, context: CycleContext) -> int:
+        """Pass on."""
+        return self._policy.choose(seq, context)
+
+    def plan(self, seq: int, context: CycleContext) -> CyclePlan:
+        """Pass on what is not about the text."""
+        return self._policy.plan(seq, replace(context, hints=None))
+
+    def decide(self, seq: int, probs: Sequence[float], tokens: Sequence[int] = ()) -> tuple[int, int]:
+        """Pass on."""
+        return self._policy.decide(seq, probs, tokens)
+
+    def observe(self, seq: int, observation: CycleObservation) -> None:
+        """Pass on."""
+        self._policy.observe(seq, observation)
 
 
 class Plain:

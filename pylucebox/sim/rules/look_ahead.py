@@ -57,7 +57,7 @@ class LookAhead:
         self._most = min(MAX_DRAFT, context.max_width - 1)
         return CyclePlan(1, 1, ask=True) if self._worth(0, 1.0) > 0.0 else CyclePlan(1, 0)
 
-    def decide(self, seq: int, probs: Sequence[float]) -> tuple[int, int]:  # noqa: ARG002 - all sequences alike
+    def decide(self, seq: int, probs: Sequence[float], tokens: Sequence[int] = ()) -> tuple[int, int]:  # noqa: ARG002 - all sequences alike
         """Draft one more, or verify what is worth its rows."""
         price, verify_us = self._tokens / self._us, self._costs.verify_us
         reach, value, best, drafts = 1.0, 0.0, 0.0, 0

@@ -60,7 +60,7 @@ class SpecAuto:
             return CyclePlan(1, 1, ask=True)
         return CyclePlan(1, 0)
 
-    def decide(self, seq: int, probs: Sequence[float]) -> tuple[int, int]:  # noqa: ARG002 - all sequences share one state
+    def decide(self, seq: int, probs: Sequence[float], tokens: Sequence[int] = ()) -> tuple[int, int]:  # noqa: ARG002 - all sequences share one state
         """Draft one more, or verify the prefix that is worth its rows."""
         row_us = self._line()[1]
         reach, kept = 1.0, 0

@@ -46,7 +46,7 @@ class Stopping:
         self._most[seq] = most = min(self._n_max, context.max_width - 1)
         return CyclePlan(width=1, n_draft=1, ask=True) if most else CyclePlan(width=1, n_draft=0)
 
-    def decide(self, seq: int, probs: Sequence[float]) -> tuple[int, int]:
+    def decide(self, seq: int, probs: Sequence[float], tokens: Sequence[int] = ()) -> tuple[int, int]:  # noqa: ARG002
         """Verify what was likely enough, or draft one more."""
         if not self._goes_on(probs):
             return len(probs), 0

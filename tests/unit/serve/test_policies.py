@@ -48,7 +48,7 @@ class Deep(Noting):
     def plan(self, seq: int, context: CycleContext) -> CyclePlan:  # noqa: ARG002
         return CyclePlan(3, 5, ask=True)
 
-    def decide(self, seq: int, probs: Sequence[float]) -> tuple[int, int]:  # noqa: ARG002
+    def decide(self, seq: int, probs: Sequence[float], tokens: Sequence[int] = ()) -> tuple[int, int]:  # noqa: ARG002
         self.note("decide", list(probs))
         return 2, 1
 

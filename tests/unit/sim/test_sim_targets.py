@@ -33,17 +33,17 @@ def test_the_default_policy_reaches_its_target(result: Result, number: int) -> N
 
 
 # A policy that knew the probabilities before it drafts, the costs, and the best price of time would leave 0.46 of the
-# best fixed width's regret, and reach 0.975 in its worst short request: the row "informed" of the table. So these two
-# targets (0.5 and 0.97) are next to what the probabilities can tell; what has been reached must not be lost.
+# best fixed width's regret, and reach 0.975 in its worst short request: the row "informed" of the table. These two
+# targets (0.5 and 0.97) are not reached (0.53 and 0.96); docs/sim.md says why. What has been reached must not be lost.
 def test_the_default_policy_keeps_what_it_reached(result: Result) -> None:
     regret, short = result.targets[3:5]
     assert not regret.met, "take the target itself into the test above"
-    assert regret.value <= 0.65
+    assert regret.value <= 0.54
     assert not short.met, "take the target itself into the test above"
-    assert short.value >= 0.86
+    assert short.value >= 0.955
 
 
 def test_a_text_that_drifts_is_decoded_faster_than_with_any_fixed_width(result: Result) -> None:
     cells = [cell for cell in result.cells if (cell.section, cell.text) == ("single", "drift")]
     assert len(cells) == len(curves())
-    assert min(cell.to_best for cell in cells) > 1.05
+    assert min(cell.to_best for cell in cells) > 1.1

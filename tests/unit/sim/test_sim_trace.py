@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,24 @@ def test_a_limit_beyond_the_end_of_a_text_that_ended_by_itself_is_kept() -> None
     trace = trace_of(LENGTHS, limit=100)
     assert trace.cut(50).max_tokens == 50
     assert trace.cut(50).tokens == trace.tokens
+
+
+def test_prompt_and_sampler_are_kept_in_files_and_become_hints(tmp_path: Path) -> None:
+    plain = trace_of(LENGTHS)
+    trace = replace(plain, prompt=tuple(range(plain.n_prompt)), seed=4_000_000_000, temperature=0.7)
+    write_trace(tmp_path / f"a{SUFFIX}", trace)
+    again = read_trace(tmp_path / f"a{SUFFIX}")
+    assert (again.prompt, again.seed, again.temperature) == (trace.prompt, trace.seed, trace.temperature)
+    hints = again.hints()
+    assert tuple(hints.prompt) == (*trace.prompt, trace.tokens[0])
+    assert hints.n_prompt == trace.n_prompt
+    assert hints.draws is not None
+    assert plain.hints().draws is None
+
+
+def test_prompt_of_another_length_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError):
+        replace(trace_of(LENGTHS), prompt=(1,) * (trace_of(LENGTHS).n_prompt + 1))
 
 
 @pytest.mark.parametrize(

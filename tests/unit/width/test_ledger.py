@@ -6,19 +6,19 @@ from pylucebox.width.exploration import Credits
 from pylucebox.width.ledger import Ledger
 
 
-def test_four_steps_may_be_lost_at_first_and_two_percent_later() -> None:
+def test_four_steps_may_be_lost_at_first_and_less_than_two_percent_later() -> None:
     ledger = Ledger()
     assert ledger.room_us(100.0) == 400.0
     for _ in range(100):
         ledger.plain(0.0, 1, 100.0)
-    assert round(ledger.room_us(100.0)) == 600
+    assert 500 < ledger.room_us(100.0) < 600
 
 
 def test_losses_and_gains_are_entered() -> None:
     ledger = Ledger()
     ledger.drafted(350.0, 1, 100.0)
     assert ledger.lost_us == ledger.worst_us == 250.0
-    assert round(ledger.room_us(100.0)) == 152
+    assert 150 < ledger.room_us(100.0) < 152
     ledger.drafted(250.0, 5, 100.0)
     assert ledger.lost_us == 0.0
     assert ledger.worst_us == 250.0

@@ -18,13 +18,13 @@ def looked(machine: WidthCosts, chance: float, price: float, *, spread: float = 
     """A look-ahead on a machine where drafts have lately had about this chance; price in plain steps' tokens."""
     rng, lookahead = random.Random(0), Lookahead()
     for _ in range(200):
-        lookahead.learn([min(0.999, max(0.0, rng.gauss(chance, spread))) for _ in range(7)], mood_of(chance))
+        lookahead.learn([min(0.999, max(0.0, rng.gauss(chance, spread))) for _ in range(7)], [mood_of(chance)] * 7)
     lookahead.refresh_all(price / machine.verify_us[0], CostModel(machine).prices)
     return lookahead
 
 
 def test_sure_drafts_are_worth_making_and_hopeless_ones_are_not() -> None:
-    assert looked(STEEP, 0.95, 1.2).threshold[0][2] < 1.0
+    assert looked(STEEP, 0.95, 1.2).threshold[0][4] < 1.0
     assert looked(STEEP, 0.05, 1.0).threshold[0][0] > 1.0
 
 
@@ -47,21 +47,39 @@ def test_thresholds_rise_with_the_price_of_time() -> None:
 
 def test_looks_across_a_row_that_is_dear_alone() -> None:
     # Behind the cliff at five rows are three that are cheap: for drafts as sure as this it is worth going there.
-    assert looked(CLIFF, 0.99, 3.0, spread=0.003).threshold[3][2] < 1.0
-    assert looked(CLIFF, 0.75, 3.0).threshold[3][1] > 0.95
+    assert looked(CLIFF, 0.99, 3.0, spread=0.003).threshold[3][4] < 1.0
+    assert looked(CLIFF, 0.75, 3.0).threshold[3][2] > 0.95
 
 
 def test_last_draft_tells_of_the_next() -> None:
     rng, lookahead = random.Random(0), Lookahead()
     for _ in range(300):
         easy = rng.random() < 0.5
-        lookahead.learn([0.95 if easy else 0.3] * 7, 2 if easy else 0)
+        lookahead.learn([0.97 if easy else 0.3] * 7, [4 if easy else 1] * 7)
     lookahead.refresh_all(1.0 / STEEP.verify_us[0], CostModel(STEEP).prices)
-    unsure, _, sure = lookahead.threshold[1]
+    unsure, sure = lookahead.threshold[1][1], lookahead.threshold[1][4]
     assert sure < unsure
 
 
 @pytest.mark.parametrize("chance", [0.0, 1.0])
 def test_extremes_are_no_special_case(chance: float) -> None:
-    threshold = looked(FLAT, chance, 1.0, spread=0.0).threshold[0][mood_of(chance)]
+    threshold = looked(STEEP, chance, 1.0, spread=0.0).threshold[0][mood_of(chance)]
     assert (threshold > 1.0) == (chance == 0.0)
+
+
+def test_known_luck_decides_like_the_threshold_when_it_is_neither_good_nor_bad() -> None:
+    lookahead = looked(STEEP, 0.7, 1.2, spread=0.2)
+    for depth in range(7):
+        for mood in range(10):
+            threshold = lookahead.threshold[depth][mood]
+            if threshold < 0.9:
+                assert lookahead.worth(depth, mood, min(1.0, threshold + 0.08), 0.0)
+            if 0.1 < threshold <= 1.0:
+                assert not lookahead.worth(depth, mood, threshold - 0.08, 0.0)
+
+
+def test_more_luck_makes_more_drafts_worth_while() -> None:
+    lookahead = looked(STEEP, 0.7, 1.2, spread=0.2)
+    for reach in (0.4, 0.6, 0.8, 1.0):
+        answers = [lookahead.worth(1, 2, reach, shift) for shift in (-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0)]
+        assert answers == sorted(answers)

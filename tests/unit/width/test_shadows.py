@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pylucebox.width import CycleObservation
+from pylucebox.width.calibration import Calibrator, log_odds
 from pylucebox.width.sequence import SequenceState
 
 
@@ -52,11 +53,14 @@ def test_several_chains_wait_side_by_side() -> None:
     assert sorted(labels(state, seen(0, 0, (), (3,)))) == [(1, False), (2, True)]
 
 
-def test_probability_stays_with_its_draft() -> None:
+def test_what_spoke_for_a_draft_stays_with_it() -> None:
     state = SequenceState()
+    state.look(Calibrator(), (0.1, 0.2), (1, 2))
     list(state.labels(seen(0, 0, (1, 2), (1,))))
+    state.plan(1, 7)
     (label,) = state.labels(seen(0, 0, (), (2,)))
-    assert label.probability == pytest.approx(0.2)
+    assert label.signs is not None
+    assert label.signs.odds == pytest.approx(log_odds(0.2))
 
 
 def test_nothing_is_learned_behind_an_end_token() -> None:
