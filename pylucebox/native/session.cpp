@@ -117,9 +117,8 @@ std::unique_ptr<lucebox_session> open_session(lucebox_model * model, const luceb
         mtp.ctx_other            = s->ctx.get();
         // a first draft step runs the pairs of one cycle and of those that were skipped before it
         mtp.n_batch = std::max(mtp.n_batch, s->params.n_seq * 3 * LUCEBOX_MAX_WIDTH);
-        s->drafter  = std::make_unique<mtp_drafter>(
-            make_context(s->model->mtp_model(), mtp, "context of the MTP block"), s->params.n_seq, s->model->files,
-            s->params.draft_chain);
+        s->mtp_ctx  = make_context(s->model->mtp_model(), mtp, "context of the MTP block");
+        s->drafter  = std::make_unique<mtp_drafter>(s->mtp_ctx.get(), s->params.n_seq, s->model->files, s->params.draft_chain);
         lucebox_keep_graphs(s->drafter->context(), (uint32_t) s->params.n_kept_graphs, MAX_KEPT_DRAFT_ROWS);
         s->newest.resize((size_t) hidden_width(s->model->trunk.get()));
         if (s->params.mtp_kv_in_trunk) {
@@ -327,6 +326,7 @@ void lucebox_session_params_init(lucebox_session_params * params) {
     params->cache_type_k    = "f16";
     params->cache_type_v    = "f16";
     params->n_kept_graphs   = 16;
+    params->even_drafts     = true;
 }
 
 lucebox_status lucebox_session_open(lucebox_model * model, const lucebox_session_params * params,
