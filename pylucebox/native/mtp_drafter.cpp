@@ -279,6 +279,7 @@ void mtp_drafter::launch(const std::vector<int32_t> & left, int32_t n, draft_cou
         }
         keep_state(rows[seq], sequences[seq]);
     }
+    set_chain(ctx, 0); // others may run the context too, as the server does to see what it can take back
 }
 
 // One draft, picked on the host, of each sequence that has some left.
