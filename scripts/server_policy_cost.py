@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Measure what a width policy costs a pass of the server, without a model: the hook alone, called many thousand times.
 
-Calls what the server's policy thread calls with made-up reports of passes, one slot or several, and prints its processor
-time for each pass (thread time, so that what else runs on the machine does not count).
-Afterwards, with ``--serve``, what the thread that runs the slots spends on it in a running built-in server,
-as /metrics has it: posting the report, waking the policy and taking over its plan.
+Calls what the server's policy thread calls with made-up reports of passes, one slot or several, and prints its
+processor time for each pass (thread time, so that what else runs on the machine hardly counts). Afterwards, with
+``--serve``, what the thread that runs the slots spends on it in a running built-in server, as /metrics has it: posting
+the report, waking the policy and taking over its plan.
 
     python scripts/server_policy_cost.py [--passes 20000] [--serve] [--limit-us 50]
 """
@@ -79,12 +79,14 @@ def passes_us(host: PolicyHost, verify_us: tuple[float, ...], n_slots: int, n_pa
                     asked.slot, asked.max_width, asked.n_drafted = slot, 8, n_draft
                     asked.probs[:n_draft] = probs
                     spent_ns += timed(host, question)
-                    width = min(asked.next_width, n_draft + 1)
-                held = next((i for i, prob in enumerate(probs[: width - 1]) if rng.random() > prob), width - 1)
-                entry.slot, entry.width, entry.n_drafted, entry.n_accepted = slot, width, n_draft, held
+                    rows = min(asked.next_width, n_draft + 1)
+                else:
+                    rows = width
+                held = next((i for i, prob in enumerate(probs[: rows - 1]) if rng.random() > prob), rows - 1)
+                entry.slot, entry.width, entry.n_drafted, entry.n_accepted = slot, rows, n_draft, held
                 entry.n_tokens, entry.n_past, entry.n_left, entry.max_width = held + 1, 512, 10**6, 8
                 entry.probs[:n_draft] = probs
-                n_rows += width
+                n_rows += rows
             report.n_rows = n_rows
             report.verify_us = int(verify_us[min(n_rows, 8) - 1] * rng.uniform(0.97, 1.1))
             report.draft_us = int(DRAFT_US[max(0, max(plan[1] for plan in plans) - 1)])
@@ -173,7 +175,8 @@ def main() -> int:
             with server(*arguments) as link:
                 served_us(link, 400)  # the first reply of a process loads what later ones have
                 found = [served_us(link, 400) for _ in range(PARTS)]
-            print(f"slots' thread, {name}: {statistics.median(found):.1f} us a pass ({min(found):.1f} to {max(found):.1f})")
+            median = statistics.median(found)
+            print(f"slots' thread, {name}: {median:.1f} us a pass ({min(found):.1f} to {max(found):.1f})")
     return int(options.limit_us is not None and worst > options.limit_us)
 
 

@@ -1,4 +1,4 @@
-"""The engine's drafter in the server: texts of slots that are saved, restored, copied, cut and cancelled; and its costs."""
+"""The drafter in the server: texts of slots that are saved, restored, copied, cut and cancelled; and what it costs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from _server import StartWorker, Worker
+
+from pylucebox import Engine
 
 CONTEXT = ("--ctx-size", 2048, "--parallel", 4)
 PROMPTS = ["def add(a, b):", "The sum is", "a b a b a b", '{"name": "alpha", ']
@@ -72,8 +74,6 @@ def test_drafts_are_those_of_the_engines_drafter(drafting: Worker) -> None:
 
 
 def test_drafts_hold_as_often_as_in_the_engine(drafting: Worker) -> None:
-    from pylucebox import Engine  # noqa: PLC0415 - the only test that computes in this process
-
     prompt = "one two three four five six seven eight nine ten. " * 4
     with Engine.demo(n_ctx=512) as engine:
         stats = engine.generate(prompt, max_tokens=96, verify_width=8).stats
@@ -222,7 +222,7 @@ def test_each_pass_of_even_drafts_is_one_run_of_the_model(work: StartWorker, dem
         before = metric(server, "lucebox_passes_total"), metric(server, "lucebox_model_runs_total")
         together(
             *(
-                lambda i=i: server.complete(  # type: ignore[misc]
+                lambda i=i, server=server: server.complete(  # type: ignore[misc]
                     PROMPTS[i], n_predict=120, ignore_eos=True, verify_width=(3, 3, 2)[i]
                 )
                 for i in range(3)
