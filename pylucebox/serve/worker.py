@@ -83,7 +83,8 @@ def serve(
     if launch["drafter"] is not None:
         takes_costs = adaptive and hasattr(make_policy, "load_costs")
         costs = _server_costs(lib, launch) if takes_costs else None
-        _use_drafter(lib, launch["drafter"], measure=costs is not None and costs.stored is None)
+        if not _use_drafter(lib, launch["drafter"], measure=costs is not None and costs.stored is None):
+            costs = None
     callback = _native.BeforeAccept(before_accept)  # lives as long as the server does
     sockets = launch["sockets"]
     if sockets:
@@ -100,8 +101,8 @@ def _server_costs(lib: _native.Library, launch: Mapping[str, Any]) -> ServerCost
     return ServerCosts(lib, key, default_store())
 
 
-def _use_drafter(lib: _native.Library, plan: Mapping[str, Any], *, measure: bool) -> None:
-    """Let the server draft with the engine's drafter, if it was built with the patch for that."""
+def _use_drafter(lib: _native.Library, plan: Mapping[str, Any], *, measure: bool) -> bool:
+    """Let the server draft with the engine's drafter; return False if it was built without the patch for that."""
     ids = ids_of(plan["draft_ids"])
     params = _native.DrafterParams(
         draft_ids=(ctypes.c_int32 * len(ids))(*ids),
@@ -113,8 +114,11 @@ def _use_drafter(lib: _native.Library, plan: Mapping[str, Any], *, measure: bool
         n_kept_graphs=DEFAULT_KEPT_GRAPHS,
         measure=measure,
     )
-    with contextlib.suppress(LibraryNotFoundError):
+    try:
         lib.use_drafter(ctypes.byref(params))
+    except LibraryNotFoundError:
+        return False
+    return True
 
 
 def _table(place: Mapping[str, Any]) -> _native.Table:
