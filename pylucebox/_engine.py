@@ -101,6 +101,9 @@ class Engine(EngineFacts):
         For comparison, the text is the same: False gives each draft a launch of its own; False lets the MTP block read
         prompts and accepted tokens in passes of its own; graphs of small steps to keep, 0 to 64 (0: each change of
         width builds one).
+    even_drafts
+        Sequences of `generate_many` that run together verify the same number of drafts, so that the model runs once for
+        all. The environment variable ``STRIX_SPEC_EVEN_DRAFTS=0`` turns it off as well. The text is the same.
     width_policy
         Chooses the widths when `verify_width` is 0; None takes `AdaptiveWidth`.
     width_costs
@@ -149,6 +152,7 @@ class Engine(EngineFacts):
         draft_chain: bool = True,
         mtp_kv_in_trunk: bool = True,
         n_kept_graphs: int = DEFAULT_KEPT_GRAPHS,
+        even_drafts: bool = True,
         width_policy: WidthPolicy | None = None,
         width_costs: CostsWanted = "auto",
         progress: Progress | None = None,
@@ -178,6 +182,7 @@ class Engine(EngineFacts):
             draft_chain=draft_chain,
             mtp_kv_in_trunk=mtp_kv_in_trunk,
             n_kept_graphs=n_kept_graphs,
+            even_drafts=even_drafts,
         )
         self._policy = default_policy() if width_policy is None else width_policy
         self._stats = SpecStats()

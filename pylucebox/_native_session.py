@@ -361,6 +361,7 @@ def _open(native: _ffi.Native, model: Model, options: SessionOptions) -> Any:
     params.mtp_kv_in_trunk = options.mtp_kv_in_trunk
     params.draft_chain = options.draft_chain
     params.attend_selected = options.attend_selected
+    params.even_drafts = options.even_drafts
     cache_types = [ffi.new("char[]", name.encode()) for name in (options.cache_type_k, options.cache_type_v)]
     params.cache_type_k, params.cache_type_v = cache_types
     out = ffi.new("lucebox_session **")

@@ -23,7 +23,7 @@ from pylucebox._native_session import NativeSession
 from pylucebox._prefill_chunk import DEFAULT_CHUNK, free_device_bytes, open_with_chunk
 from pylucebox._request import RequestRules, check_bool, check_integer
 from pylucebox._session import Progress
-from pylucebox._session_options import DEFAULT_KEPT_GRAPHS, SessionOptions
+from pylucebox._session_options import DEFAULT_KEPT_GRAPHS, SessionOptions, even_drafts_wanted
 from pylucebox._sidecar import SidecarVerdict, find_sidecar
 from pylucebox._spec import SpecReason, SpecState, spec_inactive
 from pylucebox._threads import default_threads
@@ -80,6 +80,7 @@ class EngineOptions:
     draft_chain: bool = True
     mtp_kv_in_trunk: bool = True
     n_kept_graphs: int = DEFAULT_KEPT_GRAPHS
+    even_drafts: bool = True
 
     def __post_init__(self) -> None:
         _path("model", self.model, "the path of a GGUF file")
@@ -108,6 +109,7 @@ class EngineOptions:
             _path("draft_vocab", self.draft_vocab, 'a number of tokens, "off", or the path of a file of token ids')
         check_bool("draft_chain", self.draft_chain)
         check_bool("mtp_kv_in_trunk", self.mtp_kv_in_trunk)
+        check_bool("even_drafts", self.even_drafts)
         check_integer("n_kept_graphs", self.n_kept_graphs, 0, MAX_KEPT_GRAPHS)
         _name("device", self.device, '"auto", "cpu" or a device name')
 
@@ -234,6 +236,7 @@ def session_options(options: EngineOptions, model: Model, *, max_width: int) -> 
         draft_chain=options.draft_chain,
         mtp_kv_in_trunk=options.mtp_kv_in_trunk,
         n_kept_graphs=options.n_kept_graphs,
+        even_drafts=options.even_drafts and even_drafts_wanted(os.environ),
     )
 
 

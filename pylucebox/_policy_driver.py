@@ -122,7 +122,7 @@ class PolicyDriver:
     def observe(self, result: SeqCycle, times: CycleTimes) -> None:
         """Tell the policy what came of its choice."""
         seq, tokens, n_drafted, n_accepted, _, draft_probs, n_verified, draft_tokens = result
-        draft_us, verify_us, _, rollback_us, n_rows, _, _, graph_built, draft_graph_built, _ = times
+        draft_us, verify_us, _, rollback_us, n_rows, _, _, graph_built, draft_graph_built, _, _ = times
         observation = CycleObservation(
             seq,
             n_verified + 1,

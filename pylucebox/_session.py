@@ -83,6 +83,7 @@ class CycleTimes(NamedTuple):
     graph_built: bool
     draft_graph_built: bool
     n_draft_waits: int = 0
+    n_passes: int = 1
 
 
 class Session(Protocol):

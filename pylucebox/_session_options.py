@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["DEFAULT_KEPT_GRAPHS", "SessionInfo", "SessionOptions"]
+__all__ = ["DEFAULT_KEPT_GRAPHS", "SessionInfo", "SessionOptions", "even_drafts_wanted"]
 
 DEFAULT_KEPT_GRAPHS: Final = 16
 """Twice the widths of a verify step, or of a first draft: sequences that run together make more kinds of steps."""
 
+_EVEN_DRAFTS: Final = "STRIX_SPEC_EVEN_DRAFTS"  # people who come from that fork have it set
+
+
+def even_drafts_wanted(environment: Mapping[str, str]) -> bool:
+    """Return whether the environment leaves it at even drafts."""
+    return environment.get(_EVEN_DRAFTS) != "0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
@@ -42,6 +49,8 @@ class SessionOptions:
     attend_selected
         Attention of few rows reads the cells that they selected without building a mask, where it can. Results are the
         same bit for bit.
+    even_drafts
+        Sequences that share a cycle verify the same number of drafts, so that the model runs once for all.
     """
 
     n_ctx: int
@@ -57,6 +66,7 @@ class SessionOptions:
     n_kept_graphs: int = DEFAULT_KEPT_GRAPHS
     draft_chain: bool = True
     attend_selected: bool = True
+    even_drafts: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

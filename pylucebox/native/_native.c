@@ -3452,6 +3452,7 @@ static void _cffi_checkfld__lucebox_cycle_stats(lucebox_cycle_stats *p)
   (void)((p->graph_built) | 0);  /* check that 'lucebox_cycle_stats.graph_built' is an integer */
   (void)((p->draft_graph_built) | 0);  /* check that 'lucebox_cycle_stats.draft_graph_built' is an integer */
   (void)((p->n_draft_waits) | 0);  /* check that 'lucebox_cycle_stats.n_draft_waits' is an integer */
+  (void)((p->n_passes) | 0);  /* check that 'lucebox_cycle_stats.n_passes' is an integer */
 }
 struct _cffi_align__lucebox_cycle_stats { char x; lucebox_cycle_stats y; };
 
@@ -3607,6 +3608,7 @@ static void _cffi_checkfld__lucebox_session_params(lucebox_session_params *p)
   (void)((p->draft_chain) | 0);  /* check that 'lucebox_session_params.draft_chain' is an integer */
   (void)((p->attend_selected) | 0);  /* check that 'lucebox_session_params.attend_selected' is an integer */
   (void)((p->n_kept_graphs) | 0);  /* check that 'lucebox_session_params.n_kept_graphs' is an integer */
+  (void)((p->even_drafts) | 0);  /* check that 'lucebox_session_params.even_drafts' is an integer */
 }
 struct _cffi_align__lucebox_session_params { char x; lucebox_session_params y; };
 
@@ -3750,6 +3752,9 @@ static const struct _cffi_field_s _cffi_fields[] = {
   { "n_draft_waits", offsetof(lucebox_cycle_stats, n_draft_waits),
                      sizeof(((lucebox_cycle_stats *)0)->n_draft_waits),
                      _CFFI_OP(_CFFI_OP_NOOP, 6) },
+  { "n_passes", offsetof(lucebox_cycle_stats, n_passes),
+                sizeof(((lucebox_cycle_stats *)0)->n_passes),
+                _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "token", offsetof(lucebox_logit_bias, token),
              sizeof(((lucebox_logit_bias *)0)->token),
              _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -4047,6 +4052,9 @@ static const struct _cffi_field_s _cffi_fields[] = {
   { "n_kept_graphs", offsetof(lucebox_session_params, n_kept_graphs),
                      sizeof(((lucebox_session_params *)0)->n_kept_graphs),
                      _CFFI_OP(_CFFI_OP_NOOP, 6) },
+  { "even_drafts", offsetof(lucebox_session_params, even_drafts),
+                   sizeof(((lucebox_session_params *)0)->even_drafts),
+                   _CFFI_OP(_CFFI_OP_NOOP, 39) },
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
@@ -4055,27 +4063,27 @@ static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
   { "lucebox_cycle_result", 204, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_cycle_result), offsetof(struct _cffi_align__lucebox_cycle_result, y), 2, 8 },
   { "lucebox_cycle_stats", 205, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_cycle_stats), offsetof(struct _cffi_align__lucebox_cycle_stats, y), 10, 11 },
+    sizeof(lucebox_cycle_stats), offsetof(struct _cffi_align__lucebox_cycle_stats, y), 10, 12 },
   { "lucebox_logit_bias", 207, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_logit_bias), offsetof(struct _cffi_align__lucebox_logit_bias, y), 21, 2 },
+    sizeof(lucebox_logit_bias), offsetof(struct _cffi_align__lucebox_logit_bias, y), 22, 2 },
   { "lucebox_model", 208, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
   { "lucebox_model_info", 209, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_model_info), offsetof(struct _cffi_align__lucebox_model_info, y), 23, 17 },
+    sizeof(lucebox_model_info), offsetof(struct _cffi_align__lucebox_model_info, y), 24, 17 },
   { "lucebox_model_params", 210, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_model_params), offsetof(struct _cffi_align__lucebox_model_params, y), 40, 14 },
+    sizeof(lucebox_model_params), offsetof(struct _cffi_align__lucebox_model_params, y), 41, 14 },
   { "lucebox_proposal", 211, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_proposal), offsetof(struct _cffi_align__lucebox_proposal, y), 54, 3 },
+    sizeof(lucebox_proposal), offsetof(struct _cffi_align__lucebox_proposal, y), 55, 3 },
   { "lucebox_sampler", 212, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
   { "lucebox_sampler_params", 213, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_sampler_params), offsetof(struct _cffi_align__lucebox_sampler_params, y), 57, 35 },
+    sizeof(lucebox_sampler_params), offsetof(struct _cffi_align__lucebox_sampler_params, y), 58, 35 },
   { "lucebox_session", 214, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
   { "lucebox_session_info", 215, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_session_info), offsetof(struct _cffi_align__lucebox_session_info, y), 92, 14 },
+    sizeof(lucebox_session_info), offsetof(struct _cffi_align__lucebox_session_info, y), 93, 14 },
   { "lucebox_session_params", 216, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_session_params), offsetof(struct _cffi_align__lucebox_session_params, y), 106, 14 },
+    sizeof(lucebox_session_params), offsetof(struct _cffi_align__lucebox_session_params, y), 107, 15 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {

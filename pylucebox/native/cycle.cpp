@@ -1,6 +1,7 @@
 // One cycle of speculative decoding: draft, verify, sample while the drafts hold, roll back.
 #include "session.h"
 
+#include "even_drafts.h"
 #include "graphs.h"
 
 #include "llama-ext.h"
@@ -15,7 +16,8 @@ namespace {
 struct member {
     int32_t                seq;
     seq_state *            state;
-    int32_t                width; // rows in the verify batch
+    int32_t                width;  // rows in the verify batch
+    int32_t                widest; // that are possible
     int32_t                first_row = 0;
     lucebox_proposal       drafts    = {};
     lucebox_cycle_result * result;
@@ -45,7 +47,8 @@ std::vector<member> collect(lucebox_session & s, const lucebox_cycle_request * r
         member m;
         m.seq        = seq;
         m.state      = &state;
-        m.width      = state.use_mtp ? std::min({ requests[seq].width, requests[seq].max_tokens, n_left }) : 1;
+        m.widest     = state.use_mtp ? std::min({ s.params.max_width, requests[seq].max_tokens, n_left }) : 1;
+        m.width      = std::min(requests[seq].width, m.widest);
         m.result     = &results[seq];
         m.max_tokens = requests[seq].max_tokens;
         members.push_back(m);
@@ -56,15 +59,14 @@ std::vector<member> collect(lucebox_session & s, const lucebox_cycle_request * r
     return members;
 }
 
-void cap_rows(std::vector<member> & members) {
-    int32_t n_rows = 0;
+void share(const lucebox_session & s, std::vector<member> & members) {
+    std::vector<pass_share> shares;
     for (const member & m : members) {
-        n_rows += m.width;
+        shares.push_back({ m.width, m.widest, false });
     }
-    for (; n_rows > LUCEBOX_MAX_WIDTH; --n_rows) {
-        auto widest = std::max_element(members.begin(), members.end(),
-                                       [](const member & a, const member & b) { return a.width < b.width; });
-        widest->width -= 1;
+    share_rows(shares, s.params.even_drafts);
+    for (size_t i = 0; i < members.size(); ++i) {
+        members[i].width = shares[i].width;
     }
 }
 
@@ -229,6 +231,7 @@ void run_cycle(lucebox_session & s, std::vector<member> & members, lucebox_cycle
     stats.n_draft_steps     = counts.n_steps;
     stats.n_draft_waits     = counts.n_waits;
     stats.graph_built       = watch.has_built();
+    stats.n_passes          = watch.n_passes();
     stats.draft_graph_built = counts.graph_built;
 }
 
@@ -245,7 +248,7 @@ lucebox_status lucebox_session_cycle(lucebox_session * session, const lucebox_cy
         needed(results, "results");
         require_result(stats); // before anything is done that could not be reported
         std::vector<member> members = collect(needed(session, "session"), requests, results);
-        cap_rows(members);
+        share(*session, members);
         lucebox_cycle_stats found = {};
         try {
             run_cycle(*session, members, found);

@@ -20,26 +20,39 @@ inline size_t lucebox_kept_graphs_max_bytes(const llama_context *) {
 
 namespace lucebox {
 
-// Tells whether a graph was built since it was made.
+// Graphs that a context ran again, and those that it built to run; the latter cannot be told without the patch.
+struct graph_counts {
+    int64_t n_built  = 0;
+    int64_t n_reused = 0;
+
+    explicit graph_counts(const llama_context * ctx) :
+#ifndef LUCEBOX_COUNTS_REUSED_GRAPHS
+        n_built(lucebox_graphs_built(ctx)),
+#endif
+        n_reused(llama_perf_context(ctx).n_reused) {
+    }
+};
+
+// What a context did since this was made.
 class build_watch {
   public:
-    explicit build_watch(const llama_context * ctx) : ctx(ctx), before(count(ctx)) {}
+    explicit build_watch(const llama_context * ctx) : ctx(ctx), before(ctx) {}
 
-    bool has_built() const { return (count(ctx) != before) != counts_reused; }
-
-  private:
 #ifdef LUCEBOX_COUNTS_REUSED_GRAPHS
-    static constexpr bool counts_reused = true;
-
-    static int64_t count(const llama_context * ctx) { return llama_perf_context(ctx).n_reused; }
+    bool has_built() const { return graph_counts(ctx).n_reused == before.n_reused; }
 #else
-    static constexpr bool counts_reused = false;
-
-    static int64_t count(const llama_context * ctx) { return lucebox_graphs_built(ctx); }
+    bool has_built() const { return graph_counts(ctx).n_built != before.n_built; }
 #endif
 
+    // How often the whole model ran: once for each part into which its batches were split.
+    int32_t n_passes() const {
+        const graph_counts now(ctx);
+        return (int32_t) (now.n_built - before.n_built + now.n_reused - before.n_reused);
+    }
+
+  private:
     const llama_context * ctx;
-    const int64_t         before;
+    const graph_counts    before;
 };
 
 } // namespace lucebox

@@ -115,6 +115,9 @@ class log_capture {
     log_capture(const log_capture &)             = delete;
     log_capture & operator=(const log_capture &) = delete;
 
+    // Keeps a line in the innermost one of this thread.
+    static void add(const std::string & line);
+
     // the lines, joined by "; ", or `fallback` when there is none
     std::string text_or(const std::string & fallback) const;
 

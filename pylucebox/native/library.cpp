@@ -1,4 +1,4 @@
-// Version, errors, log, back ends, and the other functions that need no model.
+// Version, last error, log, back ends, and the other functions that need no model.
 #include "build_identity.h"
 #include "internal.h"
 #include "text_limits.h"
@@ -9,7 +9,6 @@
 #include "log.h"
 
 #include <cmath>
-#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -18,8 +17,7 @@ namespace lucebox {
 
 namespace {
 
-thread_local std::string   last_error;
-thread_local std::string * captured_lines = nullptr; // of the innermost log_capture
+thread_local std::string last_error;
 
 struct log_target {
     lucebox_log_callback callback  = nullptr;
@@ -43,11 +41,8 @@ int32_t level_number(ggml_log_level level) {
 }
 
 void emit_line(ggml_log_level level, const std::string & line) {
-    if (level == GGML_LOG_LEVEL_ERROR && captured_lines != nullptr) {
-        if (!captured_lines->empty()) {
-            *captured_lines += "; ";
-        }
-        *captured_lines += line;
+    if (level == GGML_LOG_LEVEL_ERROR) {
+        log_capture::add(line);
     }
 
     log_target target;
@@ -155,15 +150,6 @@ void set_last_error(const char * text) noexcept {
     }
 }
 
-void fail(lucebox_status status, const char * format, ...) {
-    char    text[2048];
-    va_list args;
-    va_start(args, format);
-    std::vsnprintf(text, sizeof(text), format, args);
-    va_end(args);
-    throw error(status, text);
-}
-
 char * copy_string(const std::string & text) {
     char * out = (char *) std::malloc(text.size() + 1);
     if (out == nullptr) {
@@ -171,27 +157,6 @@ char * copy_string(const std::string & text) {
     }
     std::memcpy(out, text.c_str(), text.size() + 1);
     return out;
-}
-
-log_capture::log_capture() : outer(captured_lines) {
-    captured_lines = &lines;
-}
-
-log_capture::~log_capture() {
-    captured_lines = outer;
-}
-
-std::string log_capture::text_or(const std::string & fallback) const {
-    return lines.empty() ? fallback : lines;
-}
-
-bool tells_of_memory(const std::string & cause) {
-    for (const char * sign : { "alloc", "out of memory", "Cannot allocate memory", "insufficient memory" }) {
-        if (cause.find(sign) != std::string::npos) {
-            return true;
-        }
-    }
-    return false;
 }
 
 enum ggml_type type_from_name(const char * name) {

@@ -248,6 +248,7 @@ typedef struct lucebox_session_params {
     bool         draft_chain;     /* make all drafts of a cycle in one launch, where that can be had      */
     bool         attend_selected; /* attention of few rows reads selected cells without a mask, where it can */
     int32_t      n_kept_graphs;   /* graphs of few rows to keep, for the trunk and for the MTP block, 0..64 */
+    bool         even_drafts;     /* sequences of a cycle verify the same number of drafts: one run of the model */
 } lucebox_session_params;
 
 typedef struct lucebox_session_info {
@@ -284,7 +285,8 @@ typedef struct lucebox_proposal {
 
 /* What one sequence wants of a cycle. */
 typedef struct lucebox_cycle_request {
-    int32_t width;      /* 0: leave this sequence out; 1: verify no drafts; 2..max_width: verify width - 1 drafts */
+    int32_t width;      /* 0: leave this sequence out; 1: verify no drafts; 2..max_width: verify width - 1 drafts.
+                         * With others in the cycle it may get fewer, or more where drafts are even. */
     int32_t max_tokens; /* stop after this many new tokens; at least 1                                            */
 } lucebox_cycle_request;
 
@@ -314,6 +316,7 @@ typedef struct lucebox_cycle_stats {
     bool    graph_built;       /* a graph of the verify step was built, not run again */
     bool    draft_graph_built; /* the same of the MTP block                           */
     int32_t n_draft_waits;     /* of the host for the device while drafts were made */
+    int32_t n_passes;          /* runs of the whole model: one for each part of the batch with equal widths */
 } lucebox_cycle_stats;
 
 LUCEBOX_API void           lucebox_session_params_init(lucebox_session_params * params);

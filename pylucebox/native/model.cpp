@@ -412,19 +412,6 @@ void require_token(const model_state & state, int32_t token) {
 
 } // namespace
 
-int32_t hidden_width(const llama_model * model) {
-    // not llama_model_n_embd_out: that is the width of an embedding, which upstream gives as all streams and the patch
-    // series as one
-    char arch[64];
-    char n_streams[16];
-    if (llama_model_meta_val_str(model, "general.architecture", arch, sizeof(arch)) < 0 ||
-        llama_model_meta_val_str(model, (std::string(arch) + ".hyper_connection.count").c_str(), n_streams,
-                                 sizeof(n_streams)) < 0) {
-        return llama_model_n_embd_out(model);
-    }
-    return llama_model_n_embd(model) * std::atoi(n_streams);
-}
-
 } // namespace lucebox
 
 using namespace lucebox;

@@ -8,11 +8,25 @@
 #endif
 
 #include <cmath>
+#include <cstdlib>
 
 namespace lucebox {
 
 // A first draft step takes along up to this many pairs that waited; more are computed before it.
 static const size_t MAX_WAITING = 2 * LUCEBOX_MAX_WIDTH;
+
+int32_t hidden_width(const llama_model * model) {
+    // not llama_model_n_embd_out: that is the width of an embedding, which upstream gives as all streams and the patch
+    // series as one
+    char arch[64];
+    char n_streams[16];
+    if (llama_model_meta_val_str(model, "general.architecture", arch, sizeof(arch)) < 0 ||
+        llama_model_meta_val_str(model, (std::string(arch) + ".hyper_connection.count").c_str(), n_streams,
+                                 sizeof(n_streams)) < 0) {
+        return llama_model_n_embd_out(model);
+    }
+    return llama_model_n_embd(model) * std::atoi(n_streams);
+}
 
 #ifdef LUCEBOX_MTP_CHAIN
 static void set_chain(llama_context * ctx, int32_t n) {
@@ -45,21 +59,21 @@ static const float * drafts_of(llama_context *, llama_seq_id) {
 }
 #endif
 
-mtp_drafter::mtp_drafter(llama_context_ptr context, uint32_t n_seq, const model_files & files, bool chained) :
+mtp_drafter::mtp_drafter(llama_context * context, uint32_t n_seq, const model_files & files, bool chained) :
     files(files),
-    ctx(std::move(context)),
-    batch(ctx.get()),
-    width((size_t) hidden_width(llama_get_model(ctx.get()))),
-    n_vocab(llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(ctx.get())))),
+    ctx(context),
+    batch(ctx),
+    width((size_t) hidden_width(llama_get_model(ctx))),
+    n_vocab(llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(ctx)))),
     sequences(n_seq),
     no_state(width),
-    stepwise(chained ? why_no_mtp_chain(ctx.get()) : "draft_chain is off") {
+    stepwise(chained ? why_no_mtp_chain(ctx) : "draft_chain is off") {
     // only the rows that a chain goes on from are read back
-    llama_set_embeddings_nextn(ctx.get(), true, /*masked=*/true);
+    llama_set_embeddings_nextn(ctx, true, /*masked=*/true);
 }
 
 void mtp_drafter::clear(int32_t seq) {
-    llama_memory_seq_rm(llama_get_memory(ctx.get()), seq, -1, -1);
+    llama_memory_seq_rm(llama_get_memory(ctx), seq, -1, -1);
     sequences[(size_t) seq] = {};
 }
 
@@ -91,10 +105,10 @@ void mtp_drafter::add_row(int32_t seq, llama_token token, llama_pos pos, float *
 
 void mtp_drafter::run(int32_t n_chained, draft_counts & counts) {
     files.require_unchanged();
-    set_chain(ctx.get(), n_chained);
-    const build_watch watch(ctx.get());
+    set_chain(ctx, n_chained);
+    const build_watch watch(ctx);
     const log_capture capture;
-    const int32_t status = llama_process(ctx.get(), LLAMA_PROCESS_TYPE_DECODE, batch.get());
+    const int32_t status = llama_process(ctx, LLAMA_PROCESS_TYPE_DECODE, batch.get());
     if (status == 2) {
         fail(LUCEBOX_ERR_CANCELLED, "drafting was cancelled");
     }
@@ -103,28 +117,37 @@ void mtp_drafter::run(int32_t n_chained, draft_counts & counts) {
         fail(tells_of_memory(cause) ? LUCEBOX_ERR_MEMORY : LUCEBOX_ERR_DECODE,
              "the MTP block failed on a batch of %d rows (status %d): %s", batch.size(), status, cause.c_str());
     }
-    llama_synchronize(ctx.get());
+    llama_synchronize(ctx);
     counts.n_rows += batch.size();
     counts.n_steps += 1;
-    counts.n_waits += 1 + n_waits_inside(ctx.get());
+    counts.n_waits += 1 + n_waits_inside(ctx);
     counts.graph_built |= watch.has_built();
 }
 
 void mtp_drafter::catch_up(int32_t seq, draft_counts & counts) {
     sequence & s = sequences[(size_t) seq];
-    if (s.tokens.size() < 2) {
-        return;
+    if (s.tokens.size() > 1) {
+        compute(seq, s.tokens.size() - 1, counts);
+        keep_newest(s);
     }
-    const size_t n_old = s.tokens.size() - 1;
-    const size_t chunk = llama_n_ubatch(ctx.get());
-    for (size_t begin = 0; begin < n_old; begin += chunk) {
+}
+
+void mtp_drafter::catch_up_wholly(int32_t seq, draft_counts & counts) {
+    compute(seq, sequences[(size_t) seq].tokens.size(), counts);
+    forget_waiting(seq);
+}
+
+// Computes the oldest `n` pairs that wait.
+void mtp_drafter::compute(int32_t seq, size_t n, draft_counts & counts) {
+    sequence &   s     = sequences[(size_t) seq];
+    const size_t chunk = llama_n_ubatch(ctx);
+    for (size_t begin = 0; begin < n; begin += chunk) {
         batch.clear();
-        for (size_t i = begin; i < std::min(n_old, begin + chunk); ++i) {
+        for (size_t i = begin; i < std::min(n, begin + chunk); ++i) {
             add_row(seq, s.tokens[i], s.positions[i], s.hidden.data() + i * width, false);
         }
         run(0, counts);
     }
-    keep_newest(s);
 }
 
 void mtp_drafter::keep_newest(sequence & s) const {
@@ -143,7 +166,7 @@ void mtp_drafter::append(sequence & s, llama_token token, float prob) const {
 }
 
 void mtp_drafter::keep_state(int32_t row, sequence & s) const {
-    const float * hidden = llama_get_embeddings_nextn_ith(ctx.get(), row);
+    const float * hidden = llama_get_embeddings_nextn_ith(ctx, row);
     if (hidden == nullptr) {
         fail(LUCEBOX_ERR_INTERNAL, "the MTP block gave no state for row %d", row);
     }
@@ -152,7 +175,7 @@ void mtp_drafter::keep_state(int32_t row, sequence & s) const {
 
 // Greedy choice, and its softmax probability over the tokens that the head covers: 1 / sum(exp(logit - max)).
 void mtp_drafter::pick(int32_t row, sequence & s) const {
-    const float * logits = llama_get_logits_ith(ctx.get(), row);
+    const float * logits = llama_get_logits_ith(ctx, row);
     if (logits == nullptr) {
         fail(LUCEBOX_ERR_INTERNAL, "the MTP block gave no logits for row %d", row);
     }
@@ -168,8 +191,23 @@ void mtp_drafter::pick(int32_t row, sequence & s) const {
     keep_state(row, s);
 }
 
+void mtp_drafter::go_back_to(int32_t seq, llama_pos pos) {
+    sequence & s = sequences[(size_t) seq];
+    while (!s.positions.empty() && s.positions.back() >= pos) {
+        s.tokens.pop_back();
+        s.positions.pop_back();
+        s.hidden.resize(s.hidden.size() - width);
+    }
+    forget_from(seq, pos);
+}
+
+llama_pos mtp_drafter::next_pos(int32_t seq) const {
+    const sequence & s = sequences[(size_t) seq];
+    return s.positions.empty() ? llama_memory_seq_pos_max(llama_get_memory(ctx), seq) + 1 : s.positions.back() + 1;
+}
+
 void mtp_drafter::forget_from(int32_t seq, llama_pos pos) {
-    if (!llama_memory_seq_rm(llama_get_memory(ctx.get()), seq, pos, -1)) {
+    if (!llama_memory_seq_rm(llama_get_memory(ctx), seq, pos, -1)) {
         fail(LUCEBOX_ERR_ROLLBACK, "the MTP cache of sequence %d cannot go back to position %d", seq, (int) pos);
     }
 }
@@ -202,7 +240,7 @@ bool mtp_drafter::level(const std::vector<int32_t> & left, int32_t n, draft_coun
             n_seqs += 1;
         }
     }
-    const size_t most = llama_n_ubatch(ctx.get());
+    const size_t most = llama_n_ubatch(ctx);
     if (!same || n_seqs * (n_first + (size_t) n - 1) > most) {
         for (size_t seq = 0; seq < left.size(); ++seq) {
             if (left[seq] > 0) {
@@ -232,7 +270,7 @@ void mtp_drafter::launch(const std::vector<int32_t> & left, int32_t n, draft_cou
         if (rows[seq] < 0) {
             continue;
         }
-        const float * drafts = drafts_of(ctx.get(), (llama_seq_id) seq);
+        const float * drafts = drafts_of(ctx, (llama_seq_id) seq);
         if (drafts == nullptr) {
             fail(LUCEBOX_ERR_INTERNAL, "the MTP block made no drafts for sequence %zu", seq);
         }
@@ -241,6 +279,7 @@ void mtp_drafter::launch(const std::vector<int32_t> & left, int32_t n, draft_cou
         }
         keep_state(rows[seq], sequences[seq]);
     }
+    set_chain(ctx, 0); // others may run the context too, as the server does to see what it can take back
 }
 
 // One draft, picked on the host, of each sequence that has some left.

@@ -30,9 +30,9 @@ struct draft_counts {
 
 class mtp_drafter {
   public:
-    // `context` was made with LLAMA_CONTEXT_TYPE_MTP. With `chained` the drafts of a call are made in one launch, if
+    // `context` was made with LLAMA_CONTEXT_TYPE_MTP and outlives the drafter. With `chained` the drafts of a call are made in one launch, if
     // that can be had.
-    mtp_drafter(llama_context_ptr context, uint32_t n_seq, const model_files & files, bool chained);
+    mtp_drafter(llama_context * context, uint32_t n_seq, const model_files & files, bool chained);
 
     // Why each draft has a launch of its own; empty if not.
     const std::string & why_stepwise() const { return stepwise; }
@@ -51,8 +51,17 @@ class mtp_drafter {
     // Replaces the token of the newest pair, which was not computed. There must be no chain.
     void force(int32_t seq, llama_token next);
 
+    // Forgets pairs from `pos` on, computed or waiting. There must be no chain.
+    void go_back_to(int32_t seq, llama_pos pos);
+
+    // Position of the pair that is neither computed nor waits yet. There must be no chain.
+    llama_pos next_pos(int32_t seq) const;
+
     // Computes all pairs that wait but the newest.
     void catch_up(int32_t seq, draft_counts & counts);
+
+    // Computes all pairs that wait. No chain can start before the next is fed.
+    void catch_up_wholly(int32_t seq, draft_counts & counts);
 
     // Makes the chain of each sequence n_more[seq] drafts longer; none may become longer than LUCEBOX_MAX_DRAFT.
     void extend(const std::vector<int32_t> & n_more, draft_counts & counts);
@@ -65,7 +74,7 @@ class mtp_drafter {
     // Ends the chain; the pair it started from waits again. Does nothing without one.
     void drop(int32_t seq);
 
-    llama_context * context() const { return ctx.get(); }
+    llama_context * context() const { return ctx; }
 
     struct sequence {
         std::vector<llama_token> tokens; // pairs that wait, oldest first; with a chain, the pair it started from
@@ -80,6 +89,7 @@ class mtp_drafter {
   private:
     void    add_row(int32_t seq, llama_token token, llama_pos pos, float * hidden, bool output);
     int32_t add_next(int32_t seq);
+    void    compute(int32_t seq, size_t n, draft_counts & counts);
     void    run(int32_t n_chained, draft_counts & counts);
     bool    level(const std::vector<int32_t> & left, int32_t n, draft_counts & counts);
     void    launch(const std::vector<int32_t> & left, int32_t n, draft_counts & counts);
@@ -90,7 +100,7 @@ class mtp_drafter {
     void    keep_newest(sequence & s) const;
 
     const model_files &   files;
-    llama_context_ptr     ctx;
+    llama_context * const ctx;
     common_batch          batch;
     const size_t          width;   // floats of a hidden state
     const int32_t         n_vocab;

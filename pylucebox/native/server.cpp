@@ -7,6 +7,10 @@
 #    include "server_policy.h"
 #    define HAS_POLICY
 #endif
+#if __has_include("speculative-drafter.h")
+#    include "server_drafter.h"
+#    define HAS_DRAFTER
+#endif
 #if __has_include("server-sockets.h")
 #    include "server-sockets.h"
 #    define HAS_SOCKETS
@@ -32,7 +36,11 @@ const llama_ui_asset * llama_ui_find_asset(const std::string & name);
 
 static int run(int argc, char ** argv) {
     try {
+#ifdef HAS_DRAFTER
+        return lucebox::run_with_drafter([&] { return llama_server(argc, argv); });
+#else
         return llama_server(argc, argv);
+#endif
     } catch (const std::exception & e) {
         std::fprintf(stderr, "llama-server: %s\n", e.what());
     } catch (...) {

@@ -30,6 +30,42 @@ LUCEBOX_SERVER_API int32_t lucebox_server_has_page(void);
 // would wait for as long as their clients do.
 LUCEBOX_SERVER_API void lucebox_server_drain(int32_t timeout_ms);
 
+// ---- the drafter -------------------------------------------------------------------------------------------------
+
+// Where a table lies in a file; a NULL path: nowhere.
+typedef struct lucebox_server_table {
+    const char * path;
+    uint64_t     offset;
+    uint64_t     n_bytes;
+    int32_t      type; // enum ggml_type
+} lucebox_server_table;
+
+typedef struct lucebox_server_drafter_params {
+    const int32_t *      draft_ids;     // tokens that can be drafted, ascending
+    int32_t              n_draft_ids;   // 0: all that the MTP block's LM head has
+    int32_t              covers_part;   // not 0: that head has rows for some tokens only
+    lucebox_server_table head;          // LM head and embeddings that the block drafts with
+    lucebox_server_table embd;
+    int32_t              draft_chain;   // not 0: make the drafts of a pass in one launch, where that can be had
+    int32_t              n_kept_graphs; // graphs of few rows to keep, of the model and of the MTP block
+    int32_t              measure;       // not 0: time passes of all widths when the model is loaded
+} lucebox_server_drafter_params;
+
+// Costs of passes in microseconds; an n_past of 0: not measured.
+typedef struct lucebox_server_costs {
+    double  verify_us[8];
+    double  draft_us[7];
+    double  reject_us;
+    double  mtp_prefill_us_per_token;
+    int32_t n_past;
+} lucebox_server_costs;
+
+// Before lucebox_server_main: make drafts with the engine's drafter, where it can; otherwise upstream's makes them.
+LUCEBOX_SERVER_API void lucebox_server_use_drafter(const lucebox_server_drafter_params * params);
+
+// What was measured, from the event LOADED on.
+LUCEBOX_SERVER_API void lucebox_server_get_costs(lucebox_server_costs * out);
+
 // ---- the policy's mailbox ------------------------------------------------------------------------------------------
 
 #define LUCEBOX_SERVER_MAX_SLOTS 8 // that take part in a pass with drafts: a pass has at most that many rows

@@ -1,6 +1,7 @@
 #include "server_policy.h"
 
-#include "json.h"
+#include "even_drafts.h"
+#include "graphs.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -9,12 +10,13 @@
 
 namespace lucebox {
 
+using json = common_json;
+
 namespace {
 
-using json  = common_json;
 using clock = std::chrono::steady_clock;
 
-constexpr int32_t MAX_ROWS  = LUCEBOX_SERVER_MAX_DRAFT + 1; // up to that many the back ends give each row the bits it has alone
+constexpr int32_t MAX_ROWS  = MAX_PASS_ROWS;
 constexpr size_t  MAX_QUEUE = 256;                          // events that a policy may be behind
 constexpr int64_t GIVE_UP   = 20;                           // limits without an answer before the policy is given up
 constexpr int64_t MIN_WAIT_US = 100;                        // shorter waits take longer than they say
@@ -43,6 +45,9 @@ template <typename Values, typename T> int32_t copy_some(const Values & from, T 
 }
 
 } // namespace
+
+mailbox::mailbox() = default;
+mailbox::~mailbox() = default;
 
 mailbox & policy_mailbox() {
     static mailbox * box = new mailbox; // never destroyed: threads of the server may outlive static objects
@@ -160,6 +165,13 @@ bool mailbox::is_late() {
     return late;
 }
 
+void mailbox::set_drafter(const llama_context * context, const json & description) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    trunk   = context;
+    drafter = description;
+    runs.reset();
+}
+
 bool mailbox::loaded(int32_t n_slots, int32_t n_draft_max) {
     std::unique_lock<std::mutex> lock(mutex);
     slots.resize(n_slots);
@@ -219,6 +231,9 @@ void mailbox::plan(server_draft_pass & pass) {
     stopwatch watch(spent_ns);
     const int32_t n_active = pass.cycles.size();
     n_passes++;
+    if (trunk) {
+        runs = std::make_unique<build_watch>(trunk);
+    }
 
     const bool policy = asks_policy() && !is_late();
     wait_left_us = std::max(min_wait_us, std::min(pass_us / 50, MAX_WAIT_US));
@@ -274,45 +289,16 @@ std::vector<mailbox::planned> mailbox::plan_each(const server_draft_pass & pass,
     return plans;
 }
 
-// A pass of several slots has so many rows at most, each slot as many as planned: nobody is asked once more.
+// What each slot of a pass of several gets of its rows: nobody is asked once more.
 void mailbox::make_room(const server_draft_pass & pass, std::vector<planned> & plans) {
-    const int32_t n_active = plans.size();
-    int32_t n_rows = 0;
-    int32_t joint  = 1;
-    int32_t bound  = MAX_ROWS / n_active;
-    bool    replay = false;
-    for (int32_t i = 0; i < n_active; ++i) {
+    std::vector<pass_share> shares;
+    for (size_t i = 0; i < plans.size(); ++i) {
         slots[pass.cycles[i].id_slot].ask = false;
-        n_rows += plans[i].width;
-        joint  = std::max(joint, plans[i].width);
-        bound  = std::min(bound, plans[i].widest);
-        replay = replay || pass.cycles[i].n_fixed > 0;
+        shares.push_back({ plans[i].width, plans[i].widest, pass.cycles[i].n_fixed > 0 });
     }
-    // The recurrent layers take as many rows of each slot at a time: unequal widths would run the whole model once more.
-    // So all get the longest run that one of them is sure of, or what the shortest can have. Drafts that are verified
-    // again have the length they have.
-    if (even && !replay) {
-        joint  = std::max(1, std::min(joint, bound));
-        n_rows = 0; // they fit, or there are so many slots that one row each is all there is
-        for (auto & plan : plans) {
-            plan.width = joint;
-        }
-    }
-    while (n_rows > MAX_ROWS) { // the widest gives way first
-        int32_t widest = -1;
-        for (int32_t i = 0; i < n_active; ++i) {
-            const bool can_give = pass.cycles[i].n_fixed == 0 && plans[i].width > 1;
-            if (can_give && (widest < 0 || plans[i].width > plans[widest].width)) {
-                widest = i;
-            }
-        }
-        if (widest < 0) {
-            break;
-        }
-        plans[widest].width--;
-        n_rows--;
-    }
-    for (int32_t i = 0; i < n_active; ++i) {
+    share_rows(shares, even);
+    for (size_t i = 0; i < plans.size(); ++i) {
+        plans[i].width   = shares[i].width;
         plans[i].n_draft = pass.cycles[i].n_draft_max > 0 ? plans[i].width - 1 : 0;
     }
 }
@@ -367,6 +353,10 @@ void mailbox::report(const server_draft_pass & pass) {
     event.graph_built = pass.graph_built;
     event.with_prompt = pass.with_prompt;
     pass_us = pass.t_draft_us + pass.t_verify_us;
+    if (runs) {
+        n_runs += runs->n_passes();
+        runs.reset();
+    }
     for (const auto & cycle : pass.cycles) {
         auto & slot = slots.at(cycle.id_slot);
         event.n_rows += cycle.n_verify + 1;
@@ -410,13 +400,16 @@ std::string mailbox::state() {
     if (!failure.empty()) {
         policy["reason"] = failure;
     }
-    const json out = {
+    json out = {
         { "requested", requested },
         { "effective", effective },
         { "reason_code", reason_code },
         { "reason", reason },
         { "policy", policy },
     };
+    if (effective) {
+        out["drafter"] = drafter;
+    }
     return out.dump();
 }
 
@@ -457,6 +450,8 @@ std::string mailbox::metrics() {
     out << "lucebox_policy_late_total " << n_late << "\n";
     head("lucebox_passes_total", "counter", "Passes that generated something");
     out << "lucebox_passes_total " << n_passes << "\n";
+    head("lucebox_model_runs_total", "counter", "Runs of the whole model in these passes: several in one where slots differ in width");
+    out << "lucebox_model_runs_total " << n_runs << "\n";
     head("lucebox_policy_old_plans_total", "counter", "Passes whose width was chosen before the end of the pass before");
     out << "lucebox_policy_old_plans_total " << n_old << "\n";
     head("lucebox_policy_seconds_total", "counter", "Time that passes spent on choosing their widths");

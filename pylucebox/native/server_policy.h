@@ -3,6 +3,7 @@
 
 #include "server.h"
 
+#include "json.h"
 #include "server-draft-policy.h"
 
 #include <atomic>
@@ -10,11 +11,14 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
 namespace lucebox {
+
+class build_watch;
 
 // The slots' thread posts what a pass was, and the policy answers with what the next one shall be while the server is at
 // other work. If the answer is not there when the next pass begins, the last one holds; the wait for it is a small part of
@@ -22,12 +26,18 @@ namespace lucebox {
 // stop generation: after a while without an answer there are no drafts, and after a long while it is given up.
 class mailbox final : public server_draft_policy {
   public:
+    mailbox();
+    ~mailbox() override;
+
     void init(const lucebox_server_policy_params & params);
 
     // the policy's thread
     void next(lucebox_server_event & out);
     void answer(const lucebox_server_event & event);
     void give_up(const std::string & reason);
+
+    // Who makes the drafts for a context, for people; and the model whose runs are counted.
+    void set_drafter(const llama_context * trunk, const common_json & description);
 
     // Tells the policy's thread that it is over; false if it does not take notice.
     bool close();
@@ -110,6 +120,10 @@ class mailbox final : public server_draft_policy {
     uint64_t                n_late   = 0; // times that it became late
     uint64_t                n_old    = 0; // passes whose plan was not made after the pass before
     uint64_t                n_passes = 0;
+    uint64_t                n_runs   = 0; // of the model, in these passes
+    const llama_context *   trunk    = nullptr;
+    common_json             drafter  = { { "kind", "upstream" } };
+    std::unique_ptr<build_watch> runs; // of the pass that is underway
     std::atomic<int64_t>    spent_ns{0};
 };
 

@@ -97,8 +97,9 @@ uint32_t few_mtp_rows(const lucebox_session_params & p) {
 
 void open_drafter(lucebox_session & s, const llama_context_params & mtp) {
     s.drafter.reset();
-    s.drafter = std::make_unique<mtp_drafter>(make_context(s.model->mtp_model(), mtp, "context of the MTP block"),
-                                              s.params.n_seq, s.model->files, s.params.draft_chain);
+    s.mtp_ctx.reset();
+    s.mtp_ctx = make_context(s.model->mtp_model(), mtp, "context of the MTP block");
+    s.drafter = std::make_unique<mtp_drafter>(s.mtp_ctx.get(), s.params.n_seq, s.model->files, s.params.draft_chain);
     lucebox_keep_graphs(s.drafter->context(), (uint32_t) s.params.n_kept_graphs, MAX_KEPT_DRAFT_ROWS);
     lucebox_select_cells(s.drafter->context(), s.params.attend_selected);
 }
@@ -347,6 +348,7 @@ void lucebox_session_params_init(lucebox_session_params * params) {
     params->cache_type_v    = "f16";
     params->n_kept_graphs   = 16;
     params->attend_selected = true;
+    params->even_drafts     = true;
 }
 
 lucebox_status lucebox_session_open(lucebox_model * model, const lucebox_session_params * params,

@@ -37,6 +37,7 @@ struct lucebox_session {
     lucebox_session_params                params;
     std::atomic<bool>                     abort{ false };
     llama_context_ptr                     ctx;
+    llama_context_ptr                     mtp_ctx; // of the drafter
     std::unique_ptr<lucebox::mtp_drafter> drafter; // null when max_width is 1
     std::unique_ptr<lucebox::mtp_writer>  writer;  // null when the block reads prompts in a pass of its own
     std::string                           why_no_writer;

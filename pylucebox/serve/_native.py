@@ -8,7 +8,21 @@ from typing import Any, Final
 from pylucebox._errors import LibraryNotFoundError
 from pylucebox._server_host import load_library
 
-__all__ = ["ASK", "BEGIN", "CLOSED", "LOADED", "MAX_DRAFT", "REPORT", "Event", "Library", "PolicyParams", "Slot"]
+__all__ = [
+    "ASK",
+    "BEGIN",
+    "CLOSED",
+    "LOADED",
+    "MAX_DRAFT",
+    "REPORT",
+    "Costs",
+    "DrafterParams",
+    "Event",
+    "Library",
+    "PolicyParams",
+    "Slot",
+    "Table",
+]
 
 MAX_SLOTS: Final = 8
 MAX_DRAFT: Final = 7
@@ -28,6 +42,44 @@ class PolicyParams(ctypes.Structure):
         ("even_drafts", ctypes.c_int32),
         ("limit_us", ctypes.c_int64),
         ("wait_us", ctypes.c_int64),
+    )
+
+
+class Table(ctypes.Structure):
+    """``lucebox_server_table``."""
+
+    _fields_ = (
+        ("path", ctypes.c_char_p),
+        ("offset", ctypes.c_uint64),
+        ("n_bytes", ctypes.c_uint64),
+        ("type", ctypes.c_int32),
+    )
+
+
+class DrafterParams(ctypes.Structure):
+    """``lucebox_server_drafter_params``."""
+
+    _fields_ = (
+        ("draft_ids", ctypes.POINTER(ctypes.c_int32)),
+        ("n_draft_ids", ctypes.c_int32),
+        ("covers_part", ctypes.c_int32),
+        ("head", Table),
+        ("embd", Table),
+        ("draft_chain", ctypes.c_int32),
+        ("n_kept_graphs", ctypes.c_int32),
+        ("measure", ctypes.c_int32),
+    )
+
+
+class Costs(ctypes.Structure):
+    """``lucebox_server_costs``."""
+
+    _fields_ = (
+        ("verify_us", ctypes.c_double * (MAX_DRAFT + 1)),
+        ("draft_us", ctypes.c_double * MAX_DRAFT),
+        ("reject_us", ctypes.c_double),
+        ("mtp_prefill_us_per_token", ctypes.c_double),
+        ("n_past", ctypes.c_int32),
     )
 
 
@@ -78,6 +130,8 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "lucebox_server_has_page": (ctypes.c_int32, ()),
     "lucebox_server_use_sockets": (None, (ctypes.POINTER(ctypes.c_int32), ctypes.c_int32, BeforeAccept)),
     "lucebox_server_drain": (None, (ctypes.c_int32,)),
+    "lucebox_server_use_drafter": (None, (ctypes.POINTER(DrafterParams),)),
+    "lucebox_server_get_costs": (None, (ctypes.POINTER(Costs),)),
     "lucebox_server_policy_init": (None, (ctypes.POINTER(PolicyParams),)),
     "lucebox_server_policy_next": (None, (_EVENT,)),
     "lucebox_server_policy_answer": (None, (_EVENT,)),

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from pylucebox._build import DEMO_MODEL
+from pylucebox._drafting import DEFAULT_DRAFT_VOCAB
 from pylucebox._errors import InvalidArgumentError
+from pylucebox._session_options import even_drafts_wanted
 from pylucebox.width import MAX_WIDTH
 
 __all__ = ["HELP", "ServeFlags", "parse_flags", "without_owned_variables"]
@@ -29,6 +31,8 @@ drafts. A supervisor keeps the port and starts the server again if it dies.
                          and in MTP/; FILE names the MTP file (default: auto)
   --verify-width W       rows of a verify step: 0 chooses what pays, 1 means no drafts, 2..{MAX_WIDTH} means W-1 drafts
                          (default: 0). A request may have its own: "verify_width": W, or "speculative": false
+  --draft-vocab N|off|FILE  tokens that can be drafted: N of them, special ones first, then the lowest ids; all; or the
+                         ids in FILE. Fewer make drafts cheaper (default: {DEFAULT_DRAFT_VOCAB})
   --spec auto|require    'auto' serves without drafts when they cannot be had and says why in /health, /props, /metrics
                          and each reply's timings; 'require' makes that an error (default: auto)
   --no-even-drafts       let replies that run together draft different numbers of tokens; then the model runs once for
@@ -114,6 +118,7 @@ _VALUES: Final = {
     "--model": "model",
     "--mtp": "mtp",
     "--verify-width": "verify_width",
+    "--draft-vocab": "draft_vocab",
     "--spec": "spec",
     "--host": "host",
     "--port": "port",
@@ -127,7 +132,6 @@ _SWITCHES: Final = {
     "--even-drafts": "even",
     "--no-even-drafts": "uneven",
 }
-_STRIX_EVEN: Final = "STRIX_SPEC_EVEN_DRAFTS"  # people who come from that fork have it set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +146,8 @@ class ServeFlags:
         ``"auto"``, ``"off"`` or a path.
     verify_width
         0 adaptive, 1 no drafts, 2 to 8.
+    draft_vocab
+        Number of tokens that can be drafted, ``"off"`` for all, or a file of ids.
     spec
         ``"require"`` makes it an error when drafts cannot be had.
     even_drafts
@@ -169,6 +175,7 @@ class ServeFlags:
     model: str
     mtp: str = "auto"
     verify_width: int = 0
+    draft_vocab: int | str = DEFAULT_DRAFT_VOCAB
     spec: Literal["auto", "require"] = "auto"
     even_drafts: bool = True
     hosts: tuple[str, ...] = (DEFAULT_HOST,)
@@ -236,7 +243,7 @@ def parse_flags(arguments: Sequence[str], environment: Mapping[str, str]) -> Ser
         )
     if "even" in given and "uneven" in given:
         raise _contradiction("--even-drafts", "yes", "--no-even-drafts is given as well")
-    even = "even" in given or ("uneven" not in given and environment.get(_STRIX_EVEN) != "0")
+    even = "even" in given or ("uneven" not in given and even_drafts_wanted(environment))
 
     mtp, width, spec, no_drafts = _spec_flags(given, rest, environment)
     tls = "--ssl-key-file" in rest or bool(environment.get("LLAMA_ARG_SSL_KEY_FILE"))
@@ -246,6 +253,7 @@ def parse_flags(arguments: Sequence[str], environment: Mapping[str, str]) -> Ser
         model=model,
         mtp=mtp,
         verify_width=width,
+        draft_vocab=_draft_vocab(given, mtp, width),
         spec=spec,
         even_drafts=even,
         no_drafts=no_drafts,
@@ -335,6 +343,20 @@ def _spec_flags(
     if reasons and (width > 1 or mtp not in ("auto", "off")):
         raise _contradiction("--verify-width" if width > 1 else "--mtp", width or mtp, reasons[0])
     return mtp, width, spec, reasons[0] if reasons else ""
+
+
+def _draft_vocab(given: Mapping[str, str], mtp: str, width: int) -> int | str:
+    text = given.get("draft_vocab")
+    if text is None:
+        return DEFAULT_DRAFT_VOCAB
+    if not text:
+        raise InvalidArgumentError(
+            argument="--draft-vocab", value=text, allowed="a number, off, or a file of token ids"
+        )
+    if text != "off" and (mtp == "off" or width == 1):
+        flag = "--mtp off" if mtp == "off" else "--verify-width 1"
+        raise _contradiction("--draft-vocab", text, f"{flag} asks for no drafts")
+    return _whole("--draft-vocab", text, 1, 2**24) if text.isascii() and text.isdigit() else text
 
 
 def _contradiction(argument: str, value: object, reason: str) -> InvalidArgumentError:

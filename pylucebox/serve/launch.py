@@ -10,6 +10,7 @@ from pylucebox._dispatch import decide_spec
 from pylucebox._errors import SpecUnavailableError
 from pylucebox._sidecar import find_sidecar
 from pylucebox._spec import SpecReason, SpecState, spec_inactive
+from pylucebox.serve.drafting import DrafterPlan, plan_drafter
 from pylucebox.serve.flags import ServeFlags
 from pylucebox.width import MAX_WIDTH
 
@@ -32,6 +33,10 @@ class Launch:
         Widest pass.
     even_drafts
         Whether slots that run together draft the same number.
+    files
+        Files of the model.
+    drafter
+        What the server drafts with; None if it does not.
     require
         Whether the worker ends when it finds that there are no drafts.
     tls, prefix
@@ -44,6 +49,8 @@ class Launch:
     max_width: int
     even_drafts: bool
     require: bool
+    files: tuple[str, ...]
+    drafter: DrafterPlan | None = None
     tls: bool = False
     prefix: str = ""
 
@@ -72,7 +79,8 @@ def plan_launch(flags: ServeFlags, port: int, *, failed: str = "") -> Launch:
     Raises
     ------
     LuceboxError
-        The model or the MTP file that was named cannot be used; see `find_sidecar`.
+        The model, the MTP file that was named, or the draft vocabulary cannot be used; see `find_sidecar` and
+        `plan_drafter`.
     SpecUnavailableError
         Drafts are required and cannot be had.
     """
@@ -103,6 +111,8 @@ def plan_launch(flags: ServeFlags, port: int, *, failed: str = "") -> Launch:
         max_width=max_width,
         even_drafts=flags.even_drafts,
         require=flags.spec == "require",
+        files=tuple(str(path) for path in (verdict.model_path, verdict.path) if path),
+        drafter=plan_drafter(flags.draft_vocab, verdict) if spec.effective else None,
         tls=flags.tls,
         prefix=flags.prefix,
     )

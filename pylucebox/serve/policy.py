@@ -14,13 +14,14 @@ from typing import Any, Final
 
 from pylucebox.serve import _native
 from pylucebox.width import (
+    AdaptiveWidth,
     CycleContext,
     CycleObservation,
     DraftPolicy,
+    WidthCosts,
     WidthPolicy,
     check_choice,
     check_policy,
-    default_policy,
 )
 
 __all__ = ["LIMIT_MS", "WAIT_US", "PolicyHost", "answer_events"]
@@ -44,10 +45,16 @@ class PolicyHost:
     ----------
     make
         Makes the policy, when the model is loaded.
+    find_costs
+        Returns what passes cost, or None; asked when the model is loaded, for a policy that takes it.
     """
 
-    def __init__(self, make: Callable[[], WidthPolicy] = default_policy) -> None:
-        self._make = make
+    def __init__(
+        self,
+        make: Callable[[], WidthPolicy] = AdaptiveWidth,
+        find_costs: Callable[[], WidthCosts | None] = lambda: None,
+    ) -> None:
+        self._make, self._find_costs = make, find_costs
         self._policy: WidthPolicy
         self._drafts: DraftPolicy | None = None  # the same, if it is one
         self._n_slots = 0
@@ -79,6 +86,10 @@ class PolicyHost:
             check_policy(policy)
             self._policy, self._n_slots = policy, event.n_slots
             self._drafts = policy if isinstance(policy, DraftPolicy) else None
+            load_costs = getattr(policy, "load_costs", None)
+            costs = None if load_costs is None else self._find_costs()
+            if load_costs is not None and costs is not None:
+                load_costs(costs)
 
     def _begin(self, entry: Any, n_active: int) -> None:
         if n_active == 1:

@@ -24,10 +24,14 @@ from typing import Any, Final
 
 from pylucebox._errors import LibraryNotFoundError, LuceboxError
 from pylucebox._server_host import host_server
+from pylucebox._session_options import DEFAULT_KEPT_GRAPHS
+from pylucebox.calibration import default_store
 from pylucebox.serve import _native
+from pylucebox.serve.costs import ServerCosts, server_cost_key
+from pylucebox.serve.drafting import ids_of
 from pylucebox.serve.page import page_flags
 from pylucebox.serve.policy import LIMIT_MS, WAIT_US, PolicyHost, answer_events
-from pylucebox.width import WidthPolicy, default_policy
+from pylucebox.width import AdaptiveWidth, WidthPolicy
 
 __all__ = ["main", "serve"]
 
@@ -38,7 +42,7 @@ _ASK_S: Final = 5.0
 def serve(
     launch: Mapping[str, Any],
     *,
-    make_policy: Callable[[], WidthPolicy] = default_policy,
+    make_policy: Callable[[], WidthPolicy] = AdaptiveWidth,
     limit_ms: int = LIMIT_MS,
     wait_us: int = WAIT_US,
     before_accept: Callable[[], None] = lambda: None,
@@ -76,15 +80,52 @@ def serve(
         wait_us=wait_us,
     )
     lib.policy_init(ctypes.byref(params))
+    costs = None
+    if launch["drafter"] is not None:
+        takes_costs = adaptive and hasattr(make_policy, "load_costs")
+        costs = _server_costs(lib, launch) if takes_costs else None
+        if not _use_drafter(lib, launch["drafter"], measure=costs is not None and costs.stored is None):
+            costs = None
     callback = _native.BeforeAccept(before_accept)  # lives as long as the server does
     sockets = launch["sockets"]
     if sockets:
         lib.use_sockets((ctypes.c_int32 * len(sockets))(*sockets), len(sockets), callback)
     if adaptive:
-        host = PolicyHost(make_policy)
+        host = PolicyHost(make_policy) if costs is None else PolicyHost(make_policy, costs.find)
         threading.Thread(target=answer_events, args=(lib, host), name="width-policy", daemon=True).start()
     page = page_flags(launch["arguments"], os.environ, built_in=bool(lib.has_page()))
     return host_server([*launch["arguments"], *page])
+
+
+def _server_costs(lib: _native.Library, launch: Mapping[str, Any]) -> ServerCosts:
+    n_draft_vocab = sum(end - first for first, end in launch["drafter"]["draft_ids"])
+    key = server_cost_key(launch["arguments"], os.environ, launch["files"], n_draft_vocab)
+    return ServerCosts(lib, key, default_store())
+
+
+def _use_drafter(lib: _native.Library, plan: Mapping[str, Any], *, measure: bool) -> bool:
+    """Let the server draft with the engine's drafter; return False if it was built without the patch for that."""
+    ids = ids_of(plan["draft_ids"])
+    params = _native.DrafterParams(
+        draft_ids=(ctypes.c_int32 * len(ids))(*ids),
+        n_draft_ids=len(ids),
+        covers_part=plan["covers_part"],
+        head=_table(plan["head"]),
+        embd=_table(plan["embedding"]),
+        draft_chain=True,
+        n_kept_graphs=DEFAULT_KEPT_GRAPHS,
+        measure=measure,
+    )
+    try:
+        lib.use_drafter(ctypes.byref(params))
+    except LibraryNotFoundError:
+        return False
+    return True
+
+
+def _table(place: Mapping[str, Any]) -> _native.Table:
+    path = os.fsencode(place["path"]) or None
+    return _native.Table(path=path, offset=place["offset"], n_bytes=place["n_bytes"], type=place["ggml_type"])
 
 
 def _name(make_policy: Callable[[], WidthPolicy]) -> str:

@@ -61,6 +61,7 @@ def open_session(
     model = Model(ModelOptions(path=path, mtp_in_file=max_width > 1, repack=cell.repack))
     try:
         options = SessionOptions(
+            even_drafts=False,
             n_ctx=n_ctx or cell.n_prompt + N_TOKENS + 15,
             n_seq=cell.n_seq,
             n_threads=cell.n_threads,

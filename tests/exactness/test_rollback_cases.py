@@ -191,7 +191,7 @@ class Setup:
     options: SessionOptions
 
 
-_OPTIONS = SessionOptions(n_ctx=N_CTX, n_seq=1, n_ubatch=128, max_width=8)
+_OPTIONS = SessionOptions(n_ctx=N_CTX, n_seq=1, n_ubatch=128, max_width=8, even_drafts=False)
 SETUPS = {
     "f32": Setup(TinySpec(), _OPTIONS),
     "no flash attention": Setup(TinySpec(), replace(_OPTIONS, flash_attn=False)),

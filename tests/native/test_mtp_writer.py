@@ -189,7 +189,7 @@ def test_a_forced_token(model: Callable[[str], Model]) -> None:
 
 def test_sequences_together(model: Callable[[str], Model]) -> None:
     opened = model("in the file")
-    sessions = both(opened, replace(OPTIONS, n_seq=4))
+    sessions = both(opened, replace(OPTIONS, n_seq=4, even_drafts=False))
     n_prompts = (90, 1, 33, 150)
     found: list[list[object]] = [[], []]
     for session, results in zip(sessions, found, strict=True):
@@ -228,7 +228,7 @@ def test_reset_and_reuse(model: Callable[[str], Model]) -> None:
 def test_a_saved_state_goes_on_in_another_sequence_and_session(
     model: Callable[[str], Model], saving: int, loading: int
 ) -> None:
-    sessions = both(model("in the file"), replace(OPTIONS, n_seq=2))
+    sessions = both(model("in the file"), replace(OPTIONS, n_seq=2, even_drafts=False))
     from_session, to_session = sessions[saving], sessions[loading]
     prefill(from_session, ids_of(model("in the file"), 100))
     for width in (8, 1, 1, 4, 1, 1, 1):

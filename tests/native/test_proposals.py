@@ -92,7 +92,7 @@ def cycle_at_random(
     assert bool(times.n_draft_steps) == any(result.n_drafted for result in results)
     for ask, result in zip(asks, results, strict=True):
         tokens, probs = waiting[ask.seq]
-        assert result.n_verified <= ask.width - 1
+        assert result.n_verified <= max(other.width for other in asks) - 1  # drafts of all are even
         assert result.n_drafted == max(len(tokens), result.n_verified)
         assert result.draft_tokens[: len(tokens)] == tokens
         assert result.draft_probs[: len(probs)] == probs

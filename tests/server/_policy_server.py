@@ -14,7 +14,7 @@ from typing import Any
 from pylucebox.serve.flags import parse_flags
 from pylucebox.serve.launch import plan_launch
 from pylucebox.serve.worker import serve
-from pylucebox.width import CycleContext, CycleObservation, CyclePlan, FixedWidth, default_policy
+from pylucebox.width import AdaptiveWidth, CycleContext, CycleObservation, CyclePlan, FixedWidth
 
 AFTER = 3
 SURE = 0.9
@@ -116,7 +116,7 @@ class Asking(Recording):
 if __name__ == "__main__":
     flags = parse_flags(sys.argv[2:], os.environ)
     launch = plan_launch(flags, flags.port)
-    policies = {"default": default_policy, **globals()}
+    policies = {"default": AdaptiveWidth, **globals()}
     # asked for its drafts, a policy is waited for long enough for a busy machine
     options = {"make_policy": policies[sys.argv[1]], "limit_ms": 50, "wait_us": 20_000}
     sys.exit(serve({**launch.as_dict(), "sockets": []}, **options))

@@ -70,10 +70,6 @@ def test_drafts_of_slots_that_run_together(
         if even:
             # the widest of 2, 3 and 4 rows is more than three slots can have of eight
             assert {(cycle["width"], cycle["n_rows"]) for cycle in full} == {(2, 6)}
-            # every pass is one run of the model like the one before, so its graph is there
-            assert not all(cycle["graph_built"] for cycle in full)
         else:
             assert len({cycle["width"] for cycle in full}) > 1
             assert max(cycle["n_rows"] for cycle in full) == 8
-            # two runs of different shapes in every pass
-            assert all(cycle["graph_built"] for cycle in full)

@@ -1,0 +1,239 @@
+#include "server_drafts.h"
+
+#include "llama-ext.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+namespace lucebox {
+
+static const int32_t MOST_FAILURES = 8; // in a row, after which nothing is drafted any more
+
+server_drafter::server_drafter(llama_context * trunk, llama_context * mtp, uint32_t n_seq, int32_t n_max, bool chained) :
+    trunk(trunk),
+    n_max(std::min(n_max, LUCEBOX_MAX_DRAFT)),
+    width((size_t) hidden_width(llama_get_model(trunk))),
+    drafter(mtp, n_seq, no_files, chained),
+    texts(n_seq) {
+    llama_set_embeddings_nextn(trunk, true, /*masked=*/false);
+}
+
+void server_drafter::clear() {
+    for (size_t seq = 0; seq < texts.size(); ++seq) {
+        drafter.clear((int32_t) seq);
+        texts[seq] = {};
+    }
+}
+
+const float * server_drafter::hidden_of(const text & t, llama_pos pos) const {
+    const bool here = pos >= t.first && pos < t.first + (llama_pos) t.tokens.size();
+    return here ? t.hidden.data() + (size_t) (pos - t.first) * width : nullptr;
+}
+
+// The text of a sequence goes on with `token` at `pos`: what was decoded in front of it is true, the rest is not.
+void server_drafter::go_on(llama_seq_id seq, llama_pos pos, llama_token token) {
+    text & t = texts[(size_t) seq];
+    if (pos == 0) {
+        drafter.clear(seq);
+        t = {};
+        return;
+    }
+    llama_pos next = std::max(drafter.next_pos(seq), t.begin);
+    if (!t.lost && next == pos && t.follows == token) {
+        return; // drafts were made from it
+    }
+    if (next >= pos) {
+        next = pos - 1;
+        drafter.go_back_to(seq, next);
+        t.begin = std::min(t.begin, next);
+    }
+    if (t.lost || hidden_of(t, next) == nullptr || hidden_of(t, pos - 1) == nullptr) {
+        drafter.clear(seq);
+        t       = {};
+        t.begin = pos;
+        return;
+    }
+    for (; next < pos; ++next) {
+        const llama_token after = next + 1 < pos ? t.tokens[(size_t) (next + 1 - t.first)] : token;
+        drafter.feed(seq, after, next, hidden_of(t, next));
+    }
+    t.follows = token;
+}
+
+// Takes note of rows that were decoded for a sequence. More of them than a pass can verify are those of a prompt.
+void server_drafter::keep(llama_seq_id seq, const common_batch & batch, int32_t row, int32_t n_rows) {
+    const auto & rows  = batch.tokens;
+    const auto   state = [&](int32_t i) {
+        const float * hidden = llama_get_embeddings_nextn_ith(trunk, row + i);
+        if (hidden == nullptr) {
+            fail(LUCEBOX_ERR_INTERNAL, "the model gave no state for row %d", row + i);
+        }
+        return hidden;
+    };
+    go_on(seq, rows[(size_t) row].pos[0], rows[(size_t) row].id);
+
+    text &  t    = texts[(size_t) seq];
+    int32_t kept = 0; // first row to keep
+    if (n_rows > n_max + 1) {
+        for (kept = 0; kept + 1 < n_rows; ++kept) {
+            drafter.feed(seq, rows[(size_t) (row + kept + 1)].id, rows[(size_t) (row + kept)].pos[0], state(kept));
+        }
+        t.follows = rows[(size_t) (row + kept)].id;
+    }
+    t.first = rows[(size_t) (row + kept)].pos[0];
+    t.tokens.clear();
+    t.hidden.clear();
+    for (int32_t i = kept; i < n_rows; ++i) {
+        const float * hidden = state(i);
+        t.tokens.push_back(rows[(size_t) (row + i)].id);
+        t.hidden.insert(t.hidden.end(), hidden, hidden + width);
+    }
+    // a slot that does not draft lets pairs pile up: they cost least in one wide batch, and nothing if it stays so
+    if (kept > 0 || drafter.waiting(seq).tokens.size() > llama_n_ubatch(drafter.context())) {
+        draft_counts ignored;
+        drafter.catch_up_wholly(seq, ignored);
+    }
+}
+
+bool server_drafter::process(const common_batch & batch) {
+    if (n_failures >= MOST_FAILURES) {
+        return true;
+    }
+    const auto & rows = batch.tokens;
+    try {
+        for (size_t begin = 0; begin < rows.size();) {
+            const llama_seq_id seq = rows[begin].seq_id;
+            size_t             end = begin + 1;
+            while (end < rows.size() && rows[end].seq_id == seq && rows[end].pos[0] == rows[end - 1].pos[0] + 1) {
+                ++end;
+            }
+            if (!batch.has_token() || batch.has_embd()) {
+                texts.at((size_t) seq).lost = true; // no tokens, hence no pairs
+            } else {
+                keep(seq, batch, (int32_t) begin, (int32_t) (end - begin));
+            }
+            begin = end;
+        }
+    } catch (const std::exception & e) {
+        survive("the MTP block cannot follow the text", e);
+    }
+    return true;
+}
+
+void server_drafter::draft(std::vector<common_speculative_draft_params> & dparams) {
+    if (n_failures >= MOST_FAILURES) {
+        return;
+    }
+    try {
+        make_drafts(dparams);
+        n_failures = 0;
+    } catch (const std::exception & e) {
+        for (auto & dp : dparams) {
+            if (dp.drafting) {
+                dp.result->clear();
+                if (dp.result_p) {
+                    dp.result_p->clear();
+                }
+            }
+        }
+        survive("no drafts for this pass", e);
+    }
+}
+
+void server_drafter::make_drafts(std::vector<common_speculative_draft_params> & dparams) {
+    std::vector<int32_t> n_more(texts.size(), 0);
+    for (size_t seq = 0; seq < texts.size(); ++seq) {
+        auto & dp = dparams[seq];
+        if (!dp.drafting) {
+            continue;
+        }
+        dp.result_q = nullptr; // the likeliest token is drafted, so there is nothing to reject by
+        go_on((llama_seq_id) seq, dp.pos0, dp.id_last);
+        if (!drafter.waiting((int32_t) seq).tokens.empty()) {
+            dp.n_max    = dp.n_max > 0 ? std::min(dp.n_max, n_max) : n_max;
+            n_more[seq] = dp.n_max;
+        }
+    }
+    draft_counts ignored;
+    drafter.extend(n_more, ignored);
+    for (bool again = true; again;) {
+        again = false;
+        for (size_t seq = 0; seq < texts.size(); ++seq) {
+            auto &                   dp    = dparams[seq];
+            const lucebox_proposal & chain = drafter.chain((int32_t) seq);
+            if (std::exchange(n_more[seq], 0) == 0) {
+                continue;
+            }
+            for (int32_t i = (int32_t) dp.result->size(); i < chain.n_drafted; ++i) {
+                dp.result->push_back(chain.tokens[i]);
+                if (dp.result_p) {
+                    dp.result_p->push_back(chain.probs[i]);
+                }
+            }
+            if (dp.more) {
+                n_more[seq] = std::clamp(dp.more(), 0, n_max - chain.n_drafted);
+                dp.n_max += n_more[seq];
+                again = again || n_more[seq] > 0;
+            }
+        }
+        if (again) {
+            drafter.extend(n_more, ignored);
+        }
+    }
+    for (size_t seq = 0; seq < texts.size(); ++seq) {
+        drafter.settle((int32_t) seq);
+    }
+}
+
+void server_drafter::get_state(llama_seq_id seq, std::vector<uint8_t> & data) {
+    data.clear();
+    text & t = texts.at((size_t) seq);
+    try {
+        draft_counts ignored;
+        drafter.catch_up_wholly(seq, ignored);
+    } catch (const std::exception & e) {
+        return survive("the MTP block cannot be brought up to the text", e);
+    }
+    if (t.lost || t.tokens.empty()) {
+        return;
+    }
+    const int32_t head[] = { t.first, t.begin, (int32_t) t.tokens.size() };
+    const auto    add    = [&data](const void * from, size_t n) {
+        data.insert(data.end(), (const uint8_t *) from, (const uint8_t *) from + n);
+    };
+    add(head, sizeof(head));
+    add(t.tokens.data(), t.tokens.size() * sizeof(llama_token));
+    add(t.hidden.data(), t.hidden.size() * sizeof(float));
+}
+
+void server_drafter::set_state(llama_seq_id seq, const std::vector<uint8_t> & data) {
+    text & t = texts.at((size_t) seq);
+    drafter.forget_waiting(seq);
+    t = {};
+    int32_t head[3];
+    if (data.size() < sizeof(head)) {
+        t.lost = true;
+        return;
+    }
+    std::memcpy(head, data.data(), sizeof(head));
+    t.first        = head[0];
+    t.begin        = head[1];
+    const size_t n = (size_t) head[2];
+    t.tokens.resize(n);
+    t.hidden.resize(n * width);
+    std::memcpy(t.tokens.data(), data.data() + sizeof(head), n * sizeof(llama_token));
+    std::memcpy(t.hidden.data(), data.data() + sizeof(head) + n * sizeof(llama_token), t.hidden.size() * sizeof(float));
+}
+
+void server_drafter::survive(const char * what, const std::exception & e) {
+    n_failures += 1;
+    std::fprintf(stderr, "lucebox: %s: %s%s\n", what, e.what(),
+                 n_failures < MOST_FAILURES ? "" : "; no drafts from now on");
+    clear();
+    for (text & t : texts) {
+        t.lost = true;
+    }
+}
+
+} // namespace lucebox
