@@ -96,9 +96,10 @@ class Engine(EngineFacts):
     draft_vocab
         Tokens that can be drafted: a number (special ones, then the lowest ids), the path of a file of ids, or
         ``"off"`` for all; fewer make drafts cheaper.
-    draft_chain, mtp_kv_in_trunk, n_kept_graphs
-        For comparison, the text is the same: False gives each draft a launch of its own; False lets the MTP block read
-        prompts and accepted tokens in passes of its own; graphs of small steps to keep, 0 to 64 (0: each change of
+    draft_chain, coupled_drafts, mtp_kv_in_trunk, n_kept_graphs
+        For comparison, the text is the same: False gives each draft a launch of its own; False drafts the likeliest
+        token even where the sampler's noise is known; False lets the MTP block read prompts and accepted tokens in
+        passes of its own; graphs of small steps to keep, 0 to 64 (0: each change of
         width builds one).
     width_policy
         Chooses the widths when `verify_width` is 0; None takes `AdaptiveWidth`.
@@ -146,6 +147,7 @@ class Engine(EngineFacts):
         hidden_norm: HiddenNorm = "file",
         draft_vocab: int | StrPath = DEFAULT_DRAFT_VOCAB,
         draft_chain: bool = True,
+        coupled_drafts: bool = True,
         mtp_kv_in_trunk: bool = True,
         n_kept_graphs: int = DEFAULT_KEPT_GRAPHS,
         width_policy: WidthPolicy | None = None,
@@ -175,6 +177,7 @@ class Engine(EngineFacts):
             hidden_norm=hidden_norm,
             draft_vocab=draft_vocab,
             draft_chain=draft_chain,
+            coupled_drafts=coupled_drafts,
             mtp_kv_in_trunk=mtp_kv_in_trunk,
             n_kept_graphs=n_kept_graphs,
         )

@@ -173,6 +173,8 @@ class Completion:
         Whether drafts were made, and if not, why.
     seed
         Seed the sampler ran with; None when it was greedy.
+    sampler_rng
+        Where its random numbers came from, see `SamplingParams`; None when it was greedy.
     telemetry
         What the width policy did and why, over all requests that ran together so far; None without a `DraftPolicy`.
     """
@@ -186,6 +188,7 @@ class Completion:
     stats: RequestStats
     spec: SpecState
     seed: int | None = None
+    sampler_rng: str | None = None
     error: LuceboxError | None = None
     telemetry: WidthTelemetry | None = None
 
@@ -206,6 +209,7 @@ class Completion:
             "stats": self.stats.as_dict(),
             "spec": self.spec.as_dict(),
             "seed": self.seed,
+            "sampler_rng": self.sampler_rng,
             "error": None if self.error is None else str(self.error),
             "digest": self.digest,
             "telemetry": None if self.telemetry is None else self.telemetry.as_dict(),

@@ -40,6 +40,8 @@ class SessionOptions:
         builds none; 0 keeps only the last.
     draft_chain
         Make all drafts of a cycle in one launch, where that can be had; otherwise each has its own.
+    coupled_drafts
+        Drafts of a request that samples with ``"gumbel"`` share the noise of its sampler, so that more of them hold.
     """
 
     n_ctx: int
@@ -54,6 +56,7 @@ class SessionOptions:
     mtp_kv_in_trunk: bool = True
     n_kept_graphs: int = DEFAULT_KEPT_GRAPHS
     draft_chain: bool = True
+    coupled_drafts: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

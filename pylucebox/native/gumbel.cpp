@@ -289,17 +289,9 @@ class race {
     const int32_t * ids;
 };
 
-// The likeliest token and its probability; of equals the last one, as the CPU's argmax has it.
-picked pick_likeliest(const float * logits, int64_t n) {
-    int32_t best = 0;
-    for (int32_t i = 1; i < n; ++i) {
-        best = logits[i] >= logits[best] ? i : best;
-    }
-    double sum = 0.0;
-    for (int32_t i = 0; i < n; ++i) {
-        sum += (double) std::exp(logits[i] - logits[best]);
-    }
-    return { best, (float) (1.0 / sum) };
+// How likely the trunk draws the token too that won with such a lead over the second.
+float agreement_of(double lead) {
+    return (float) (1.0 / (1.0 + std::exp(-lead)));
 }
 
 } // namespace

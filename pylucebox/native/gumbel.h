@@ -5,6 +5,7 @@
 // logits and the same noise makes nearly always the same draw.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -42,6 +43,19 @@ struct picked {
     int32_t row;  // of the logits
     float   prob; // see lucebox_proposal
 };
+
+// The likeliest token and its probability: 1 / sum(exp(logit - max)). Of equals the last one, as the CPU's argmax has it.
+inline picked pick_likeliest(const float * logits, int64_t n) {
+    int32_t best = 0;
+    for (int32_t i = 1; i < n; ++i) {
+        best = logits[i] >= logits[best] ? i : best;
+    }
+    double sum = 0.0;
+    for (int32_t i = 0; i < n; ++i) {
+        sum += (double) std::exp(logits[i] - logits[best]);
+    }
+    return { best, (float) (1.0 / sum) };
+}
 
 // Picks a draft for `position` from `n` logits; ids[i] is the token of row i, or i itself where ids is null.
 picked pick_draft(const draft_pick & how, int64_t position, const float * logits, const int32_t * ids, int64_t n);

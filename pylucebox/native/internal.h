@@ -2,6 +2,7 @@
 #pragma once
 
 #include "draft_rows.h"
+#include "gumbel.h"
 #include "lucebox.h"
 #include "model_files.h"
 
@@ -161,4 +162,5 @@ struct lucebox_model {
 struct lucebox_sampler {
     std::shared_ptr<lucebox::model_state> model;
     common_sampler_ptr                    chain;
+    lucebox::draft_pick                   pick; // for drafts that are to foresee its draws
 };

@@ -117,6 +117,7 @@ def _record(
     forced = source.forced
     n_wanted = len(forced) or source.max_tokens
     sampler = session.open_sampler(_NO_EOG if forced else source.sampling, None)
+    rng: str = sampler.rng
     token, finish = session.prefill(_SEQ, source.prompt, sampler, use_mtp=True)
     tokens: list[int] = []
     drafts: list[tuple[int, ...]] = []
@@ -136,6 +137,7 @@ def _record(
         (result,), _ = session.cycle([Ask(_SEQ, 1, n_wanted + 1 - len(tokens))])
         token, finish = result.tokens[0], result.finish
     words = ",".join(map(str, source.prompt))
+    plain = bool(forced) or source.sampling.is_greedy
     made = "forced" if forced else f"temperature {source.sampling.temperature:g}, seed {source.sampling.seed}"
     return Trace(
         name=source.name,
@@ -145,6 +147,7 @@ def _record(
         probs=tuple(probs),
         n_prompt=len(source.prompt),
         max_tokens=max(n_wanted, len(tokens)),
+        sampler_rng=None if plain else rng,
         facts={**facts, "text": made, "prompt_sha256": hashlib.sha256(words.encode()).hexdigest()},
     )
 

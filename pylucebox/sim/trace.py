@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pylucebox._errors import InvalidArgumentError
+from pylucebox._sampling import SAMPLER_RNGS
 from pylucebox._stats import MAX_DRAFT
 
 __all__ = ["DEPTH", "SUFFIX", "Trace", "match_lengths", "quantised"]
@@ -61,6 +62,10 @@ class Trace:
         Tokens of the prompt.
     max_tokens
         Tokens that the request might have produced; more than there are when the text ended by itself.
+    sampler_rng
+        Where the random numbers of the text came from; None for a text that was followed or is greedy. With ``"gumbel"``
+        the drafts shared its noise, and `probs` are what their lead says of their chance to hold; otherwise each is the
+        likeliest token, and `probs` are top-1 probabilities.
     facts
         Where the trace comes from: model, build, settings.
     match
@@ -79,6 +84,7 @@ class Trace:
     probs: tuple[tuple[float, ...], ...]
     n_prompt: int
     max_tokens: int
+    sampler_rng: str | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
     match: tuple[int, ...] = field(init=False, repr=False)
 
@@ -96,6 +102,8 @@ class Trace:
         if self.max_tokens < len(self.tokens):
             allowed = f"{len(self.tokens)} or more, the tokens there are"
             raise InvalidArgumentError(argument="max_tokens", value=self.max_tokens, allowed=allowed)
+        if self.sampler_rng not in (None, *SAMPLER_RNGS):
+            raise InvalidArgumentError(argument="sampler_rng", value=self.sampler_rng, allowed=f"None or {SAMPLER_RNGS}")
         if self.n_prompt < 0:
             raise InvalidArgumentError(argument="n_prompt", value=self.n_prompt, allowed="0 or more")
         object.__setattr__(self, "match", match_lengths(self.tokens, self.drafts))
