@@ -289,9 +289,11 @@ class race {
     const int32_t * ids;
 };
 
-// How likely the trunk draws the token too that won with such a lead over the second.
+// How likely the trunk draws the same token, from the lead with which it won. Of what is at hand when a draft is made the
+// lead foretells this best: Brier score 0.092 at depth 1 on the built-in model, where the top-1 probability has 0.104 and
+// the base rate 0.146. The weights are those of a logistic regression there (scripts/coupled_drafts.py --raw).
 float agreement_of(double lead) {
-    return (float) (1.0 / (1.0 + std::exp(-lead)));
+    return (float) (1.0 / (1.0 + std::exp(0.6 - 0.85 * lead)));
 }
 
 } // namespace

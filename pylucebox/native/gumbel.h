@@ -27,7 +27,7 @@ struct draft_pick {
     uint32_t seed      = 0;
     int32_t  min_keep  = 0;
     int32_t  n_filters = 0;
-    filter   filters[MAX_FILTERS];
+    filter   filters[MAX_FILTERS] = {};
 
     void add(kind what, float value) {
         if (n_filters < MAX_FILTERS) {

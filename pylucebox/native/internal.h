@@ -107,6 +107,9 @@ template <typename T> void give_result(T * dst, T src) {
 
 char * copy_string(const std::string & text);
 
+// What drafts do to their logits to foresee the draws of `chain`: its filters that look at logits alone.
+draft_pick pick_of(const common_params_sampling & params, const common_sampler * chain);
+
 // While one of these lives, the error lines that the calling thread logs are kept.
 class log_capture {
   public:

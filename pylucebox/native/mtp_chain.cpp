@@ -67,7 +67,7 @@ void pick_op(ggml_tensor * dst, int ith, int nth, void * step) {
     for (int64_t s = ith; s < logits->ne[1]; s += nth) {
         const int32_t *     words = of_seq(how, s);
         lucebox::draft_pick pick;
-        std::memcpy(&pick, words, sizeof(pick));
+        std::memcpy((void *) &pick, words, sizeof(pick));
         const int64_t   position = words[lucebox::DRAFT_PICK_WORDS] + (int64_t) (intptr_t) step;
         const int32_t * tokens   = of_seq(ids, s);
         const auto      found    = lucebox::pick_draft(pick, position, (const float *) ((const char *) logits->data + s * logits->nb[1]),

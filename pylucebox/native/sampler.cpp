@@ -229,8 +229,9 @@ void choose_rng(int32_t rng, common_params_sampling &) {
 }
 #endif
 
-// What drafts do to their logits to foresee the draws of `chain`: the filters that look at logits alone.
-draft_pick make_pick(const common_params_sampling & params, const common_sampler * chain) {
+} // namespace
+
+draft_pick pick_of(const common_params_sampling & params, const common_sampler * chain) {
     draft_pick pick;
     float      temperature = 1.0f;
     pick.min_keep          = params.min_keep;
@@ -249,8 +250,6 @@ draft_pick make_pick(const common_params_sampling & params, const common_sampler
     pick.coupled = temperature > 0.0f && draws_with_gumbel(chain, &pick.seed);
     return pick;
 }
-
-} // namespace
 
 } // namespace lucebox
 
@@ -317,7 +316,7 @@ lucebox_status lucebox_sampler_open(const lucebox_model * model, const lucebox_s
             fail(LUCEBOX_ERR_ARGUMENT, "the sampler cannot be set up: %s",
                  capture.text_or("upstream gave no reason").c_str());
         }
-        sampler->pick = make_pick(upstream, sampler->chain.get());
+        sampler->pick = pick_of(upstream, sampler->chain.get());
         *out          = sampler.release();
     });
 }
