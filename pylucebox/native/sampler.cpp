@@ -211,7 +211,7 @@ bool draws_with_gumbel(const common_sampler * chain, uint32_t * seed) {
 
 void choose_rng(int32_t rng, common_params_sampling & out) {
     out.gumbel         = rng != LUCEBOX_RNG_MT19937;
-    const bool differs = rng == LUCEBOX_RNG_GUMBEL && out.rng_name() != "gumbel";
+    const bool differs = rng == LUCEBOX_RNG_GUMBEL && std::strcmp(out.rng_name(), "gumbel") != 0;
     if (differs) {
         fail(LUCEBOX_ERR_ARGUMENT, "sampler_rng is gumbel, but mirostat and adaptive-p draw from streams of their own");
     }

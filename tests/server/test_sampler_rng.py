@@ -36,7 +36,10 @@ def ask(server: Serve, prompt: str = PROMPT, **body: Any) -> list[int]:
 def test_a_reply_says_which_generator_was_used(drafting: Serve) -> None:
     for body, used in (({}, "gumbel"), ({"sampler_rng": "mt19937"}, "mt19937"), ({"mirostat": 2}, "mt19937")):
         reply = drafting.complete(PROMPT, temperature=0.8, seed=1, n_predict=4, **body)
-        assert reply["generation_settings"]["sampler_rng"] == used
+        assert reply["generation_settings"]["sampler_rng"] == reply["timings"]["sampler_rng"] == used
+    chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}
+    assert drafting.post("/v1/chat/completions", **chat, temperature=1)["timings"]["sampler_rng"] == "gumbel"
+    assert "sampler_rng" not in drafting.post("/v1/chat/completions", **chat, temperature=0)["timings"]
     assert ask(drafting) != ask(drafting, sampler_rng="mt19937")
 
 
