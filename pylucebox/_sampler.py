@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 # These need more than an assignment.
-_SPECIAL = frozenset({"seed", "sampler_rng", "samplers", "dry_sequence_breakers", "logit_bias", "grammar", "json_schema"})
+_SPECIAL = frozenset(
+    {"seed", "sampler_rng", "samplers", "dry_sequence_breakers", "logit_bias", "grammar", "json_schema"}
+)
 
 
 class NativeSampler:

@@ -124,9 +124,10 @@ class SamplingParams:
     seed
         0 to 4294967294. None draws one for each request; the completion reports it.
     sampler_rng
-        ``"gumbel"`` draws by the Gumbel-max rule, with noise that is a function of seed, position and token, which drafts
-        can foresee; ``"mt19937"`` is llama.cpp's stream of random numbers. The distribution is the same. None takes
-        ``"gumbel"`` where it can be had: mirostat and adaptive-p draw from streams of their own. The completion reports it.
+        ``"gumbel"`` draws by the Gumbel-max rule, with noise that is a function of seed, position and token, which
+        drafts can foresee; ``"mt19937"`` is llama.cpp's stream of random numbers. The distribution is the same. None
+        takes ``"gumbel"`` where it can be had: mirostat and adaptive-p draw from streams of their own. The completion
+        reports it.
     samplers
         Order of the chain, names from `SAMPLER_NAMES`; None takes llama.cpp's order.
     logit_bias
@@ -186,12 +187,7 @@ class SamplingParams:
             self._set(name, _number(name, getattr(self, name), allowed))
         if self.seed is not None:
             self._set("seed", _number("seed", self.seed, _Range(0, _MAX_SEED, whole=True)))
-        if self.sampler_rng is not None and self.sampler_rng not in SAMPLER_RNGS:
-            allowed = f"{' or '.join(map(repr, SAMPLER_RNGS))}, or None"
-            raise InvalidArgumentError(argument="sampler_rng", value=self.sampler_rng, allowed=allowed)
-        if self.sampler_rng == "gumbel" and (self.mirostat or "adaptive_p" in (self.samplers or ())):
-            allowed = "None or 'mt19937' here: mirostat and adaptive-p draw from streams of their own"
-            raise InvalidArgumentError(argument="sampler_rng", value=self.sampler_rng, allowed=allowed)
+        self._check_rng()
         if not isinstance(self.ignore_eos, bool):
             raise InvalidArgumentError(argument="ignore_eos", value=self.ignore_eos, allowed="True or False")
         self._set("samplers", _samplers(self.samplers))
@@ -204,6 +200,14 @@ class SamplingParams:
             raise InvalidArgumentError(
                 argument="json_schema", value=self.json_schema, allowed="grammar or json_schema, not both"
             )
+
+    def _check_rng(self) -> None:
+        allowed = f"{' or '.join(map(repr, SAMPLER_RNGS))}, or None"
+        if self.sampler_rng == "gumbel" and (self.mirostat or "adaptive_p" in (self.samplers or ())):
+            allowed = "None or 'mt19937' here: mirostat and adaptive-p draw from streams of their own"
+        elif self.sampler_rng is None or self.sampler_rng in SAMPLER_RNGS:
+            return
+        raise InvalidArgumentError(argument="sampler_rng", value=self.sampler_rng, allowed=allowed)
 
     @classmethod
     def greedy(cls) -> SamplingParams:

@@ -242,6 +242,6 @@ def add_sampler(
     parser.add_argument(
         "--sampler-rng",
         choices=SAMPLER_RNGS,
-        help="random numbers of the draws: 'gumbel' is noise by seed, position and token, which drafts foresee; 'mt19937'"
-        " is llama.cpp's stream (default: gumbel)",
+        help="random numbers of the draws: 'gumbel' is noise by seed, position and token, which drafts foresee;"
+        " 'mt19937' is llama.cpp's stream (default: gumbel)",
     )

@@ -63,9 +63,9 @@ class Trace:
     max_tokens
         Tokens that the request might have produced; more than there are when the text ended by itself.
     sampler_rng
-        Where the random numbers of the text came from; None for a text that was followed or is greedy. With ``"gumbel"``
-        the drafts shared its noise, and `probs` are what their lead says of their chance to hold; otherwise each is the
-        likeliest token, and `probs` are top-1 probabilities.
+        Where the random numbers of the text came from; None for a text that was followed or is greedy. With
+        ``"gumbel"`` the drafts shared its noise, and `probs` are what their lead says of their chance to hold;
+        otherwise each is the likeliest token, and `probs` are top-1 probabilities.
     facts
         Where the trace comes from: model, build, settings.
     match
@@ -103,7 +103,8 @@ class Trace:
             allowed = f"{len(self.tokens)} or more, the tokens there are"
             raise InvalidArgumentError(argument="max_tokens", value=self.max_tokens, allowed=allowed)
         if self.sampler_rng not in (None, *SAMPLER_RNGS):
-            raise InvalidArgumentError(argument="sampler_rng", value=self.sampler_rng, allowed=f"None or {SAMPLER_RNGS}")
+            allowed = f"None or one of {', '.join(SAMPLER_RNGS)}"
+            raise InvalidArgumentError(argument="sampler_rng", value=self.sampler_rng, allowed=allowed)
         if self.n_prompt < 0:
             raise InvalidArgumentError(argument="n_prompt", value=self.n_prompt, allowed="0 or more")
         object.__setattr__(self, "match", match_lengths(self.tokens, self.drafts))

@@ -121,15 +121,17 @@ def test_the_noise_at_one_place_tells_nothing_of_that_at_another(shift: str) -> 
     for i in range(10):
         here = gumbel_noise(9, 100 + 2 * i, n)
         there = {
-            "position": lambda: gumbel_noise(9, 101 + 2 * i, n),
-            "seed": lambda: gumbel_noise(10, 100 + 2 * i, n),
-            "token": lambda: here[1:] + here[:1],
-            "draw": lambda: gumbel_noise(9, 100 + 2 * i, n, draw=1),
-            "far position": lambda: gumbel_noise(9, 100 + 2 * i + 2**17, n),
-            "far seed": lambda: gumbel_noise(9 + 2**31, 100 + 2 * i, n),
-        }[shift]()
+            "position": (9, 101 + 2 * i, 0),
+            "seed": (10, 100 + 2 * i, 0),
+            "token": (9, 100 + 2 * i, 0),
+            "draw": (9, 100 + 2 * i, 1),
+            "far position": (9, 100 + 2 * i + 2**17, 0),
+            "far seed": (9 + 2**31, 100 + 2 * i, 0),
+        }[shift]
+        seed, position, draw = there
+        other = gumbel_noise(seed, position, n, draw=draw)
         first.append(here)
-        second.append(there)
+        second.append(other[1:] + other[:1] if shift == "token" else other)
     classes = [
         np.minimum(7, np.floor(8 * np.exp(-np.exp(-np.concatenate(values)))).astype(int)) for values in (first, second)
     ]

@@ -1,4 +1,4 @@
-"""Requests choose where random numbers come from, and with noise by position a reply does not depend on how it is made."""
+"""Requests choose where random numbers come from; with noise by position a reply is the same however it is made."""
 
 from __future__ import annotations
 
