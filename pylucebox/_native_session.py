@@ -275,7 +275,8 @@ class NativeSession:
         Returns
         -------
         tuple of lists
-            The tokens, and each one's probability over the whole draft vocabulary.
+            The tokens, and each one's probability over the whole draft vocabulary, or, where it shares the sampler's
+            noise, what its lead says of its chance to hold.
 
         Raises
         ------
