@@ -81,8 +81,8 @@ class CycleInfo:
     n_drafted, n_verified, n_accepted
         Drafts made, those of them that were verified, and those that held. `n_verified` is `width` less one.
     draft_probs
-        The MTP block's probability of each draft, over the whole vocabulary, or, where drafts share the sampler's noise,
-        what their lead says of their chance to hold; `n_drafted` entries.
+        The MTP block's probability of each draft, over the whole vocabulary, or, where drafts share the sampler's
+        noise, what their lead says of their chance to hold; `n_drafted` entries.
     draft_us, verify_us, sample_us, rollback_us
         Times in microseconds, over all sequences of the cycle.
     n_rows
