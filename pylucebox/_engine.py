@@ -97,9 +97,10 @@ class Engine(EngineFacts):
     draft_vocab
         Tokens that can be drafted: a number (special ones, then the lowest ids), the path of a file of ids, or
         ``"off"`` for all; fewer make drafts cheaper.
-    draft_chain, mtp_kv_in_trunk, n_kept_graphs
-        For comparison, the text is the same: False gives each draft a launch of its own; False lets the MTP block read
-        prompts and accepted tokens in passes of its own; graphs of small steps to keep, 0 to 64 (0: each change of
+    draft_chain, coupled_drafts, mtp_kv_in_trunk, n_kept_graphs
+        For comparison, the text is the same: False gives each draft a launch of its own; False drafts the likeliest
+        token even where the sampler's noise is known; False lets the MTP block read prompts and accepted tokens in
+        passes of its own; graphs of small steps to keep, 0 to 64 (0: each change of
         width builds one).
     even_drafts
         Sequences of `generate_many` that run together verify the same number of drafts, so that the model runs once for
@@ -150,6 +151,7 @@ class Engine(EngineFacts):
         hidden_norm: HiddenNorm = "file",
         draft_vocab: int | StrPath = DEFAULT_DRAFT_VOCAB,
         draft_chain: bool = True,
+        coupled_drafts: bool = True,
         mtp_kv_in_trunk: bool = True,
         n_kept_graphs: int = DEFAULT_KEPT_GRAPHS,
         even_drafts: bool = True,
@@ -180,6 +182,7 @@ class Engine(EngineFacts):
             hidden_norm=hidden_norm,
             draft_vocab=draft_vocab,
             draft_chain=draft_chain,
+            coupled_drafts=coupled_drafts,
             mtp_kv_in_trunk=mtp_kv_in_trunk,
             n_kept_graphs=n_kept_graphs,
             even_drafts=even_drafts,

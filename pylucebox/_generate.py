@@ -87,6 +87,7 @@ class Run:
         self._driver = None if policy is None else PolicyDriver(policy, seq, session.n_ctx, session.max_width)
         self._width = request.verify_width if request.use_mtp else 1
         self._sampler = session.open_sampler(request.sampling, request.chat_json)
+        self._sampler_rng = None if request.sampling.is_greedy else self._sampler.rng
         self._assembler = TextAssembler(request.stop)
         self._reads_text = bool(request.stop)
         self._tokens: list[int] = []
@@ -335,6 +336,7 @@ class Run:
             stats=self.stats(),
             spec=self._request.spec,
             seed=self._request.seed,
+            sampler_rng=self._sampler_rng,
             telemetry=self._telemetry,
         )
 

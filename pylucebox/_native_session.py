@@ -275,7 +275,8 @@ class NativeSession:
         Returns
         -------
         tuple of lists
-            The tokens, and each one's probability over the whole draft vocabulary.
+            The tokens, and each one's probability over the whole draft vocabulary, or, where it shares the sampler's
+            noise, what its lead says of its chance to hold.
 
         Raises
         ------
@@ -287,6 +288,27 @@ class NativeSession:
         status = self._calls.run(self._lib.lucebox_session_draft, seq, n, tokens, probs)
         self._check(status, "cannot draft", argument="n", value=n)
         return self._ffi.unpack(tokens, n), self._ffi.unpack(probs, n)
+
+    def draft_logits(self, seq: int) -> npt.NDArray[np.float32]:
+        """Return the logits of the draft after the sequence's last token; drafts that wait are dropped.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (n_vocab,), float32; -inf for tokens that cannot be drafted.
+
+        Raises
+        ------
+        SequenceStateError
+            The sequence has no prompt, was prefilled without MTP, or its context is full.
+        """
+        import numpy as np  # noqa: PLC0415
+
+        logits = np.empty(self._model.info.n_vocab, dtype=np.float32)
+        pointer = self._ffi.cast("float *", self._ffi.from_buffer(logits))
+        status = self._calls.run(self._lib.lucebox_session_draft_logits, seq, pointer)
+        self._check(status, "cannot draft", argument="seq", value=seq)
+        return logits
 
     def force(self, seq: int, token: int) -> None:
         """Replace the last sampled token, which is not in the context yet.
@@ -362,6 +384,7 @@ def _open(native: _ffi.Native, model: Model, options: SessionOptions) -> Any:
     params.draft_chain = options.draft_chain
     params.attend_selected = options.attend_selected
     params.even_drafts = options.even_drafts
+    params.coupled_drafts = options.coupled_drafts
     cache_types = [ffi.new("char[]", name.encode()) for name in (options.cache_type_k, options.cache_type_v)]
     params.cache_type_k, params.cache_type_v = cache_types
     out = ffi.new("lucebox_session **")

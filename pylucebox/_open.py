@@ -78,6 +78,7 @@ class EngineOptions:
     hidden_norm: HiddenNorm = "file"
     draft_vocab: int | StrPath = DEFAULT_DRAFT_VOCAB
     draft_chain: bool = True
+    coupled_drafts: bool = True
     mtp_kv_in_trunk: bool = True
     n_kept_graphs: int = DEFAULT_KEPT_GRAPHS
     even_drafts: bool = True
@@ -108,6 +109,7 @@ class EngineOptions:
         else:
             _path("draft_vocab", self.draft_vocab, 'a number of tokens, "off", or the path of a file of token ids')
         check_bool("draft_chain", self.draft_chain)
+        check_bool("coupled_drafts", self.coupled_drafts)
         check_bool("mtp_kv_in_trunk", self.mtp_kv_in_trunk)
         check_bool("even_drafts", self.even_drafts)
         check_integer("n_kept_graphs", self.n_kept_graphs, 0, MAX_KEPT_GRAPHS)
@@ -234,6 +236,7 @@ def session_options(options: EngineOptions, model: Model, *, max_width: int) -> 
         cache_type_k=options.cache_type_k,
         cache_type_v=options.cache_type_v,
         draft_chain=options.draft_chain,
+        coupled_drafts=options.coupled_drafts,
         mtp_kv_in_trunk=options.mtp_kv_in_trunk,
         n_kept_graphs=options.n_kept_graphs,
         even_drafts=options.even_drafts and even_drafts_wanted(os.environ),

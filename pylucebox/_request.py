@@ -251,8 +251,11 @@ def draws_of(sampling: SamplingParams) -> Draws | None:
     """Return the numbers that will draw the tokens of a request; None where they say nothing of them.
 
     A grammar that refuses a token has another number drawn, and some samplers draw numbers of their own. A number is
-    worth knowing only if the candidates stand in the order of their probabilities, as `top_k` leaves them.
+    worth knowing only if the candidates stand in the order of their probabilities, as `top_k` leaves them. Where drafts
+    share the noise of the sampler, their lead tells it already.
     """
+    if sampling.sampler_rng != "mt19937":
+        return None
     if sampling.is_greedy or sampling.seed is None or sampling.top_k == 0 or sampling.samplers is not None:
         return None
     if sampling.grammar is not None or sampling.json_schema is not None:

@@ -81,7 +81,8 @@ class CycleInfo:
     n_drafted, n_verified, n_accepted
         Drafts made, those of them that were verified, and those that held. `n_verified` is `width` less one.
     draft_probs
-        The MTP block's probability of each draft, over the whole vocabulary; `n_drafted` entries.
+        The MTP block's probability of each draft, over the whole vocabulary, or, where drafts share the sampler's
+        noise, what their lead says of their chance to hold; `n_drafted` entries.
     draft_us, verify_us, sample_us, rollback_us
         Times in microseconds, over all sequences of the cycle.
     n_rows
@@ -173,6 +174,8 @@ class Completion:
         Whether drafts were made, and if not, why.
     seed
         Seed the sampler ran with; None when it was greedy.
+    sampler_rng
+        Where its random numbers came from, see `SamplingParams`; None when it was greedy.
     telemetry
         What the width policy did and why, over all requests that ran together so far; None without a `DraftPolicy`.
     """
@@ -186,6 +189,7 @@ class Completion:
     stats: RequestStats
     spec: SpecState
     seed: int | None = None
+    sampler_rng: str | None = None
     error: LuceboxError | None = None
     telemetry: WidthTelemetry | None = None
 
@@ -206,6 +210,7 @@ class Completion:
             "stats": self.stats.as_dict(),
             "spec": self.spec.as_dict(),
             "seed": self.seed,
+            "sampler_rng": self.sampler_rng,
             "error": None if self.error is None else str(self.error),
             "digest": self.digest,
             "telemetry": None if self.telemetry is None else self.telemetry.as_dict(),

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pylucebox import _ffi
 from pylucebox._errors import ClosedError
 from pylucebox._model import Model
-from pylucebox._sampling import SamplingParams
+from pylucebox._sampling import SAMPLER_RNGS, SamplingParams
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 # These need more than an assignment.
-_SPECIAL = frozenset({"seed", "samplers", "dry_sequence_breakers", "logit_bias", "grammar", "json_schema"})
+_SPECIAL = frozenset(
+    {"seed", "sampler_rng", "samplers", "dry_sequence_breakers", "logit_bias", "grammar", "json_schema"}
+)
 
 
 class NativeSampler:
@@ -44,6 +50,7 @@ class NativeSampler:
             if name not in _SPECIAL:
                 setattr(c_params, name, getattr(params, name))
         c_params.seed = params.seed or 0
+        c_params.sampler_rng = 0 if params.sampler_rng is None else 1 + SAMPLER_RNGS.index(params.sampler_rng)
         bias = ffi.new("lucebox_logit_bias[]", list(params.logit_bias.items()))
         c_params.logit_bias, c_params.n_logit_bias = bias, len(bias)
         samplers = None if params.samplers is None else ";".join(params.samplers)
@@ -57,6 +64,33 @@ class NativeSampler:
             status = lib.lucebox_sampler_open(handle, c_params, out)
         _ffi.check(status, "cannot set up the sampler", argument="sampling", value=grammar or params)
         self._pointer = ffi.gc(out[0], _ffi.unless_forked(lib.lucebox_sampler_close))
+
+    @property
+    def rng(self) -> str:
+        """Where its random numbers come from, one of `SAMPLER_RNGS`."""
+        return SAMPLER_RNGS[_ffi.native().lib.lucebox_sampler_rng(self._pointer) - 1]
+
+    def draw(self, logits: npt.NDArray[np.float32], n: int) -> list[int]:
+        """Draw `n` tokens one after the other, each from these logits, without the grammar; for tests.
+
+        Parameters
+        ----------
+        logits
+            Shape (n_vocab,).
+        n
+            Tokens to draw.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The logits are not as many as the vocabulary has tokens.
+        """
+        ffi, lib = _ffi.native()
+        tokens = ffi.new("int32_t[]", n)
+        values = ffi.new("float[]", logits.tolist())
+        status = lib.lucebox_sampler_draw(self._pointer, values, len(values), n, tokens)
+        _ffi.check(status, "cannot draw", argument="logits", value=len(values))
+        return list(ffi.unpack(tokens, n)) if n else []
 
     def describe(self) -> str:
         """Return the chain as upstream prints it."""
@@ -78,3 +112,23 @@ class NativeSampler:
         pointer, self._pointer = self._pointer, None
         _ffi.native().ffi.gc(pointer, None)  # in place: the destructor no longer runs
         return pointer
+
+
+def gumbel_noise(seed: int, position: int, n: int, *, draw: int = 0) -> list[float]:
+    """Return the noise that ``sampler_rng="gumbel"`` adds to the logits of tokens 0 to n - 1; for tests and drawings.
+
+    Parameters
+    ----------
+    seed
+        Of the request.
+    position
+        Place of the token to be drawn, counted from the start of the prompt.
+    n
+        Tokens.
+    draw
+        1 for the draw that follows one which a grammar refused.
+    """
+    ffi, lib = _ffi.native()
+    out = ffi.new("double[]", n)
+    lib.lucebox_gumbel_noise(seed, position, draw, n, out)
+    return list(ffi.unpack(out, n)) if n else []

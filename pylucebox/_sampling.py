@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from pylucebox._errors import InvalidArgumentError
 
-__all__ = ["SAMPLER_NAMES", "SamplingParams"]
+__all__ = ["SAMPLER_NAMES", "SAMPLER_RNGS", "SamplingParams"]
 
 SAMPLER_NAMES: Final = (
     "penalties",
@@ -29,6 +29,9 @@ SAMPLER_NAMES: Final = (
     "adaptive_p",
 )
 """Samplers of llama.cpp b11434 by its own names. It ignores unknown ones with a warning; here they are an error."""
+
+SAMPLER_RNGS: Final = ("mt19937", "gumbel")
+"""Where the random numbers of draws can come from."""
 
 # llama.cpp takes the highest 32-bit number for "draw a seed", so it cannot be a seed that someone chose.
 _MAX_SEED: Final = 2**32 - 2
@@ -120,6 +123,11 @@ class SamplingParams:
         Tokens that the sampler remembers, 0 to 1048576.
     seed
         0 to 4294967294. None draws one for each request; the completion reports it.
+    sampler_rng
+        ``"gumbel"`` draws by the Gumbel-max rule, with noise that is a function of seed, position and token, which
+        drafts can foresee; ``"mt19937"`` is llama.cpp's stream of random numbers. The distribution is the same. None
+        takes ``"gumbel"`` where it can be had: mirostat and adaptive-p draw from streams of their own. The completion
+        reports it.
     samplers
         Order of the chain, names from `SAMPLER_NAMES`; None takes llama.cpp's order.
     logit_bias
@@ -166,6 +174,7 @@ class SamplingParams:
     min_keep: int = 0
     n_prev: int = 64
     seed: int | None = None
+    sampler_rng: str | None = None
     samplers: tuple[str, ...] | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
     ignore_eos: bool = False
@@ -178,6 +187,7 @@ class SamplingParams:
             self._set(name, _number(name, getattr(self, name), allowed))
         if self.seed is not None:
             self._set("seed", _number("seed", self.seed, _Range(0, _MAX_SEED, whole=True)))
+        self._check_rng()
         if not isinstance(self.ignore_eos, bool):
             raise InvalidArgumentError(argument="ignore_eos", value=self.ignore_eos, allowed="True or False")
         self._set("samplers", _samplers(self.samplers))
@@ -190,6 +200,14 @@ class SamplingParams:
             raise InvalidArgumentError(
                 argument="json_schema", value=self.json_schema, allowed="grammar or json_schema, not both"
             )
+
+    def _check_rng(self) -> None:
+        allowed = f"{' or '.join(map(repr, SAMPLER_RNGS))}, or None"
+        if self.sampler_rng == "gumbel" and (self.mirostat or "adaptive_p" in (self.samplers or ())):
+            allowed = "None or 'mt19937' here: mirostat and adaptive-p draw from streams of their own"
+        elif self.sampler_rng is None or self.sampler_rng in SAMPLER_RNGS:
+            return
+        raise InvalidArgumentError(argument="sampler_rng", value=self.sampler_rng, allowed=allowed)
 
     @classmethod
     def greedy(cls) -> SamplingParams:

@@ -51,6 +51,8 @@ class SessionOptions:
         same bit for bit.
     even_drafts
         Sequences that share a cycle verify the same number of drafts, so that the model runs once for all.
+    coupled_drafts
+        Drafts of a request that samples with ``"gumbel"`` share the noise of its sampler, so that more of them hold.
     """
 
     n_ctx: int
@@ -67,6 +69,7 @@ class SessionOptions:
     draft_chain: bool = True
     attend_selected: bool = True
     even_drafts: bool = True
+    coupled_drafts: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "pylucebox" / "sim" / "data" / "traces"
 N_CTX = 4096
 N_TOKENS = 512
+RNG = "mt19937"  # so that the drafts are the likeliest tokens also where a text is followed
 N_PART = 160  # tokens of each part of the text that drifts
 
 
@@ -47,17 +48,17 @@ GREEDY = SamplingParams(temperature=0.0, seed=0)
 
 
 def _sampled(temperature: float, seed: int) -> SamplingParams:
-    return SamplingParams(temperature=temperature, seed=seed)
+    return SamplingParams(temperature=temperature, seed=seed, sampler_rng=RNG)
 
 
 def _card(seed: int) -> SamplingParams:
     """Sample as the model card of Qwen3 models recommends."""
-    return SamplingParams(temperature=1.0, seed=seed, top_k=20, top_p=0.95, min_p=0.0)
+    return SamplingParams(temperature=1.0, seed=seed, top_k=20, top_p=0.95, min_p=0.0, sampler_rng=RNG)
 
 
 def _open(seed: int, min_p: float) -> SamplingParams:
     """Sample from the whole distribution."""
-    return SamplingParams(temperature=1.0, seed=seed, top_k=0, top_p=1.0, min_p=min_p)
+    return SamplingParams(temperature=1.0, seed=seed, top_k=0, top_p=1.0, min_p=min_p, sampler_rng=RNG)
 
 
 TEXTS = (

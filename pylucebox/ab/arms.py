@@ -102,6 +102,7 @@ _ENGINE_FLAGS: Final[Mapping[str, dict[str, Any]]] = {
     "--hidden-norm": {"dest": "hidden_norm"},
     "--draft-vocab": {"dest": "draft_vocab", "type": _draft_vocab},
     "--draft-chain": {"dest": "draft_chain", "type": _switch},
+    "--coupled-drafts": {"dest": "coupled_drafts", "type": _switch},
     "--mtp-kv-in-trunk": {"dest": "mtp_kv_in_trunk", "type": _switch},
     "--n-kept-graphs": {"dest": "n_kept_graphs", "type": int},
 }

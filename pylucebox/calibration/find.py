@@ -36,6 +36,7 @@ _TIMED: Final = (
     "cache_type_k",
     "cache_type_v",
     "draft_chain",
+    "coupled_drafts",
     "mtp_kv_in_trunk",
     "n_kept_graphs",
 )

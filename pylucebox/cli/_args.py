@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 MAX_WIDTH = 8
 MAX_TOKENS = 1_000_000
+SAMPLER_RNGS = ("mt19937", "gumbel")
 
 
 class UsageError(Exception):
@@ -237,4 +238,10 @@ def add_sampler(
         type=whole(0, 2**32 - 2),
         metavar="S",
         help=f"start of the random stream, 0..4294967294 (default: {seed})",
+    )
+    parser.add_argument(
+        "--sampler-rng",
+        choices=SAMPLER_RNGS,
+        help="random numbers of the draws: 'gumbel' is noise by seed, position and token, which drafts foresee;"
+        " 'mt19937' is llama.cpp's stream (default: gumbel)",
     )

@@ -18,7 +18,7 @@ StepT = TypeVar("StepT")
 DoneT = TypeVar("DoneT")
 
 SCHEMA = 1
-_FILTERS = ("top_k", "top_p", "min_p")
+_SETTINGS = ("top_k", "top_p", "min_p", "seed", "sampler_rng")
 
 
 def engine_options(args: argparse.Namespace) -> EngineOptions:
@@ -42,7 +42,7 @@ def sampling_of(args: argparse.Namespace) -> SamplingParams | None:
 
     Flags that have no effect at temperature 0 are named on standard error.
     """
-    given = {name: getattr(args, name) for name in (*_FILTERS, "seed") if getattr(args, name) is not None}
+    given = {name: getattr(args, name) for name in _SETTINGS if getattr(args, name) is not None}
     if args.temperature == 0.0:
         if given:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
@@ -110,7 +110,7 @@ def stats_line(completion: Completion) -> str:
     elif spec.effective:
         parts.append("no drafts were made")
     if completion.seed is not None:
-        parts.append(f"seed {completion.seed}")
+        parts.append(f"seed {completion.seed} ({completion.sampler_rng})")
     parts.append(f"MTP {'on' if spec.effective else 'off'}: {spec.reason}")
     return f"[{'; '.join(parts)}]"
 

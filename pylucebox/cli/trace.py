@@ -183,7 +183,7 @@ def _sampling(args: argparse.Namespace, temperature: float, given: dict[str, Any
     asked = sampling_of(args)
     if asked is None:
         return SamplingParams(temperature=0.0, seed=0)
-    flags = {name: getattr(args, name) for name in ("top_k", "top_p", "min_p", "seed")}
+    flags = {name: getattr(args, name) for name in ("top_k", "top_p", "min_p", "seed", "sampler_rng")}
     settings = {"seed": DEFAULT_SEED, **given, **{name: value for name, value in flags.items() if value is not None}}
     return SamplingParams(temperature=asked.temperature, **settings)
 
@@ -221,6 +221,7 @@ def _show(trace: Trace, path: str, *, as_json: bool) -> None:
                 "kind": trace.kind,
                 "n_prompt": trace.n_prompt,
                 "n_tokens": len(trace.tokens),
+                "sampler_rng": trace.sampler_rng,
                 "digest": trace.digest,
                 "facts": dict(trace.facts),
                 "reliability": [reliability_document(each) for each in found],

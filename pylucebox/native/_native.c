@@ -585,227 +585,250 @@ static void (*_cffi_call_python_org)(struct _cffi_externpy_s *, char *);
 /************************************************************/
 
 static void *_cffi_types[] = {
-/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 39), // _Bool()(float, void *)
+/*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 42), // _Bool()(float, void *)
 /*  1 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13), // float
-/*  2 */ _CFFI_OP(_CFFI_OP_POINTER, 220), // void *
+/*  2 */ _CFFI_OP(_CFFI_OP_POINTER, 243), // void *
 /*  3 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/*  4 */ _CFFI_OP(_CFFI_OP_FUNCTION, 39), // _Bool()(lucebox_model const *, int32_t)
-/*  5 */ _CFFI_OP(_CFFI_OP_POINTER, 208), // lucebox_model const *
+/*  4 */ _CFFI_OP(_CFFI_OP_FUNCTION, 42), // _Bool()(lucebox_model const *, int32_t)
+/*  5 */ _CFFI_OP(_CFFI_OP_POINTER, 232), // lucebox_model const *
 /*  6 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
 /*  7 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/*  8 */ _CFFI_OP(_CFFI_OP_FUNCTION, 30), // char const *()(lucebox_session const *)
-/*  9 */ _CFFI_OP(_CFFI_OP_POINTER, 214), // lucebox_session const *
+/*  8 */ _CFFI_OP(_CFFI_OP_FUNCTION, 33), // char const *()(lucebox_session const *)
+/*  9 */ _CFFI_OP(_CFFI_OP_POINTER, 238), // lucebox_session const *
 /* 10 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 11 */ _CFFI_OP(_CFFI_OP_FUNCTION, 30), // char const *()(lucebox_session const *, int32_t)
+/* 11 */ _CFFI_OP(_CFFI_OP_FUNCTION, 33), // char const *()(lucebox_session const *, int32_t)
 /* 12 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
 /* 13 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 14 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 15 */ _CFFI_OP(_CFFI_OP_FUNCTION, 30), // char const *()(void)
+/* 15 */ _CFFI_OP(_CFFI_OP_FUNCTION, 33), // char const *()(void)
 /* 16 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 17 */ _CFFI_OP(_CFFI_OP_FUNCTION, 44), // float const *()(lucebox_session const *, int32_t, int32_t)
+/* 17 */ _CFFI_OP(_CFFI_OP_FUNCTION, 47), // float const *()(lucebox_session const *, int32_t, int32_t)
 /* 18 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
 /* 19 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 20 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 21 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 22 */ _CFFI_OP(_CFFI_OP_FUNCTION, 6), // int32_t()(lucebox_session const *, int32_t)
-/* 23 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
-/* 24 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 25 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 26 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(char * *)
-/* 27 */ _CFFI_OP(_CFFI_OP_POINTER, 76), // char * *
+/* 22 */ _CFFI_OP(_CFFI_OP_FUNCTION, 6), // int32_t()(lucebox_sampler const *)
+/* 23 */ _CFFI_OP(_CFFI_OP_POINTER, 236), // lucebox_sampler const *
+/* 24 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 25 */ _CFFI_OP(_CFFI_OP_FUNCTION, 6), // int32_t()(lucebox_session const *, int32_t)
+/* 26 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
+/* 27 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 28 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 29 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(char const *)
-/* 30 */ _CFFI_OP(_CFFI_OP_POINTER, 193), // char const *
+/* 29 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(char * *)
+/* 30 */ _CFFI_OP(_CFFI_OP_POINTER, 79), // char * *
 /* 31 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 32 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(char const *, char * *)
-/* 33 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
-/* 34 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
-/* 35 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 36 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(char const *, char const *, _Bool, char * *)
+/* 32 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(char const *)
+/* 33 */ _CFFI_OP(_CFFI_OP_POINTER, 215), // char const *
+/* 34 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 35 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(char const *, char * *)
+/* 36 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 37 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
-/* 38 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
-/* 39 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1), // _Bool
-/* 40 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
-/* 41 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 42 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(char const *, float const *, int64_t, int64_t, void *, size_t, size_t *)
+/* 38 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 39 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(char const *, char const *, _Bool, char * *)
+/* 40 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 41 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 42 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1), // _Bool
 /* 43 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
-/* 44 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // float const *
-/* 45 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
-/* 46 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
-/* 47 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
-/* 48 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
-/* 49 */ _CFFI_OP(_CFFI_OP_POINTER, 48), // size_t *
-/* 50 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 51 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_model *, lucebox_session_params const *, lucebox_session * *)
-/* 52 */ _CFFI_OP(_CFFI_OP_POINTER, 208), // lucebox_model *
-/* 53 */ _CFFI_OP(_CFFI_OP_POINTER, 216), // lucebox_session_params const *
-/* 54 */ _CFFI_OP(_CFFI_OP_POINTER, 106), // lucebox_session * *
-/* 55 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 56 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_model const *, char const *, char * *)
-/* 57 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 58 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
-/* 59 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
-/* 60 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 61 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_model const *, char const *, size_t, _Bool, _Bool, int32_t *, size_t, size_t *)
-/* 62 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 63 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
-/* 64 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 65 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
-/* 66 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
-/* 67 */ _CFFI_OP(_CFFI_OP_POINTER, 6), // int32_t *
-/* 68 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 69 */ _CFFI_OP(_CFFI_OP_NOOP, 49),
-/* 70 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 71 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_model const *, int32_t const *, size_t, _Bool, char *, size_t, size_t *)
-/* 72 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 73 */ _CFFI_OP(_CFFI_OP_POINTER, 6), // int32_t const *
-/* 74 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 75 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
-/* 76 */ _CFFI_OP(_CFFI_OP_POINTER, 193), // char *
+/* 44 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 45 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(char const *, float const *, int64_t, int64_t, void *, size_t, size_t *)
+/* 46 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 47 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // float const *
+/* 48 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
+/* 49 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 50 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
+/* 51 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
+/* 52 */ _CFFI_OP(_CFFI_OP_POINTER, 51), // size_t *
+/* 53 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 54 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_model *, lucebox_session_params const *, lucebox_session * *)
+/* 55 */ _CFFI_OP(_CFFI_OP_POINTER, 232), // lucebox_model *
+/* 56 */ _CFFI_OP(_CFFI_OP_POINTER, 240), // lucebox_session_params const *
+/* 57 */ _CFFI_OP(_CFFI_OP_POINTER, 116), // lucebox_session * *
+/* 58 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 59 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_model const *, char const *, char * *)
+/* 60 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 61 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 62 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
+/* 63 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 64 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_model const *, char const *, size_t, _Bool, _Bool, int32_t *, size_t, size_t *)
+/* 65 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 66 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 67 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 68 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
+/* 69 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
+/* 70 */ _CFFI_OP(_CFFI_OP_POINTER, 6), // int32_t *
+/* 71 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 72 */ _CFFI_OP(_CFFI_OP_NOOP, 52),
+/* 73 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 74 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_model const *, int32_t const *, size_t, _Bool, char *, size_t, size_t *)
+/* 75 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 76 */ _CFFI_OP(_CFFI_OP_POINTER, 6), // int32_t const *
 /* 77 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 78 */ _CFFI_OP(_CFFI_OP_NOOP, 49),
-/* 79 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 80 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_model const *, int32_t, _Bool, char *, size_t, size_t *)
-/* 81 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 82 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 83 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
-/* 84 */ _CFFI_OP(_CFFI_OP_NOOP, 76),
-/* 85 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 86 */ _CFFI_OP(_CFFI_OP_NOOP, 49),
-/* 87 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 88 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_model const *, lucebox_model_info *)
-/* 89 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 90 */ _CFFI_OP(_CFFI_OP_POINTER, 209), // lucebox_model_info *
-/* 91 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 92 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_model const *, lucebox_sampler_params const *, lucebox_sampler * *)
-/* 93 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 94 */ _CFFI_OP(_CFFI_OP_POINTER, 213), // lucebox_sampler_params const *
-/* 95 */ _CFFI_OP(_CFFI_OP_POINTER, 120), // lucebox_sampler * *
-/* 96 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 97 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_model_params const *, lucebox_model * *)
-/* 98 */ _CFFI_OP(_CFFI_OP_POINTER, 210), // lucebox_model_params const *
-/* 99 */ _CFFI_OP(_CFFI_OP_POINTER, 52), // lucebox_model * *
-/* 100 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 101 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_sampler const *, char * *)
-/* 102 */ _CFFI_OP(_CFFI_OP_POINTER, 212), // lucebox_sampler const *
-/* 103 */ _CFFI_OP(_CFFI_OP_NOOP, 27),
-/* 104 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 105 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_session *, int32_t const *, lucebox_proposal *, int64_t *)
-/* 106 */ _CFFI_OP(_CFFI_OP_POINTER, 214), // lucebox_session *
-/* 107 */ _CFFI_OP(_CFFI_OP_NOOP, 73),
-/* 108 */ _CFFI_OP(_CFFI_OP_POINTER, 211), // lucebox_proposal *
-/* 109 */ _CFFI_OP(_CFFI_OP_POINTER, 45), // int64_t *
+/* 78 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
+/* 79 */ _CFFI_OP(_CFFI_OP_POINTER, 215), // char *
+/* 80 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 81 */ _CFFI_OP(_CFFI_OP_NOOP, 52),
+/* 82 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 83 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_model const *, int32_t, _Bool, char *, size_t, size_t *)
+/* 84 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 85 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 86 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
+/* 87 */ _CFFI_OP(_CFFI_OP_NOOP, 79),
+/* 88 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 89 */ _CFFI_OP(_CFFI_OP_NOOP, 52),
+/* 90 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 91 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_model const *, lucebox_model_info *)
+/* 92 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 93 */ _CFFI_OP(_CFFI_OP_POINTER, 233), // lucebox_model_info *
+/* 94 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 95 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_model const *, lucebox_sampler_params const *, lucebox_sampler * *)
+/* 96 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 97 */ _CFFI_OP(_CFFI_OP_POINTER, 237), // lucebox_sampler_params const *
+/* 98 */ _CFFI_OP(_CFFI_OP_POINTER, 105), // lucebox_sampler * *
+/* 99 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 100 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_model_params const *, lucebox_model * *)
+/* 101 */ _CFFI_OP(_CFFI_OP_POINTER, 234), // lucebox_model_params const *
+/* 102 */ _CFFI_OP(_CFFI_OP_POINTER, 55), // lucebox_model * *
+/* 103 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 104 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_sampler *, float const *, size_t, size_t, int32_t *)
+/* 105 */ _CFFI_OP(_CFFI_OP_POINTER, 236), // lucebox_sampler *
+/* 106 */ _CFFI_OP(_CFFI_OP_NOOP, 47),
+/* 107 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 108 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 109 */ _CFFI_OP(_CFFI_OP_NOOP, 70),
 /* 110 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 111 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_session *, int32_t)
-/* 112 */ _CFFI_OP(_CFFI_OP_NOOP, 106),
-/* 113 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 111 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_sampler const *, char * *)
+/* 112 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 113 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
 /* 114 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 115 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_session *, int32_t, int32_t const *, size_t, lucebox_sampler *, _Bool, _Bool(*)(float, void *), void *, int32_t *, int32_t *)
-/* 116 */ _CFFI_OP(_CFFI_OP_NOOP, 106),
-/* 117 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 118 */ _CFFI_OP(_CFFI_OP_NOOP, 73),
-/* 119 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 120 */ _CFFI_OP(_CFFI_OP_POINTER, 212), // lucebox_sampler *
-/* 121 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
-/* 122 */ _CFFI_OP(_CFFI_OP_POINTER, 0), // _Bool(*)(float, void *)
-/* 123 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
-/* 124 */ _CFFI_OP(_CFFI_OP_NOOP, 67),
-/* 125 */ _CFFI_OP(_CFFI_OP_NOOP, 67),
-/* 126 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 127 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_session *, int32_t, int32_t)
-/* 128 */ _CFFI_OP(_CFFI_OP_NOOP, 106),
-/* 129 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 130 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 131 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 132 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_session *, int32_t, int32_t, int32_t *, float *)
-/* 133 */ _CFFI_OP(_CFFI_OP_NOOP, 106),
-/* 134 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 135 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 136 */ _CFFI_OP(_CFFI_OP_NOOP, 67),
-/* 137 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // float *
-/* 138 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 139 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_session *, int32_t, void *, size_t, size_t *)
-/* 140 */ _CFFI_OP(_CFFI_OP_NOOP, 106),
-/* 141 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 142 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
-/* 143 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 144 */ _CFFI_OP(_CFFI_OP_NOOP, 49),
-/* 145 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 146 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_session *, int32_t, void const *, size_t, lucebox_sampler *)
-/* 147 */ _CFFI_OP(_CFFI_OP_NOOP, 106),
-/* 148 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 149 */ _CFFI_OP(_CFFI_OP_POINTER, 220), // void const *
-/* 150 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 151 */ _CFFI_OP(_CFFI_OP_NOOP, 120),
-/* 152 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 153 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_session *, lucebox_cycle_request const *, lucebox_cycle_result *, lucebox_cycle_stats *)
-/* 154 */ _CFFI_OP(_CFFI_OP_NOOP, 106),
-/* 155 */ _CFFI_OP(_CFFI_OP_POINTER, 203), // lucebox_cycle_request const *
-/* 156 */ _CFFI_OP(_CFFI_OP_POINTER, 204), // lucebox_cycle_result *
-/* 157 */ _CFFI_OP(_CFFI_OP_POINTER, 205), // lucebox_cycle_stats *
-/* 158 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 159 */ _CFFI_OP(_CFFI_OP_FUNCTION, 217), // lucebox_status()(lucebox_session const *, lucebox_session_info *)
-/* 160 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
-/* 161 */ _CFFI_OP(_CFFI_OP_POINTER, 215), // lucebox_session_info *
-/* 162 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 163 */ _CFFI_OP(_CFFI_OP_FUNCTION, 220), // void()(char *)
-/* 164 */ _CFFI_OP(_CFFI_OP_NOOP, 76),
-/* 165 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 166 */ _CFFI_OP(_CFFI_OP_FUNCTION, 220), // void()(int32_t, char const *, void *)
-/* 167 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 168 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
-/* 169 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
-/* 170 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 171 */ _CFFI_OP(_CFFI_OP_FUNCTION, 220), // void()(lucebox_model *)
-/* 172 */ _CFFI_OP(_CFFI_OP_NOOP, 52),
+/* 115 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_session *, int32_t const *, lucebox_proposal *, int64_t *)
+/* 116 */ _CFFI_OP(_CFFI_OP_POINTER, 238), // lucebox_session *
+/* 117 */ _CFFI_OP(_CFFI_OP_NOOP, 76),
+/* 118 */ _CFFI_OP(_CFFI_OP_POINTER, 235), // lucebox_proposal *
+/* 119 */ _CFFI_OP(_CFFI_OP_POINTER, 48), // int64_t *
+/* 120 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 121 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_session *, int32_t)
+/* 122 */ _CFFI_OP(_CFFI_OP_NOOP, 116),
+/* 123 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 124 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 125 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_session *, int32_t, float *)
+/* 126 */ _CFFI_OP(_CFFI_OP_NOOP, 116),
+/* 127 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 128 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // float *
+/* 129 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 130 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_session *, int32_t, int32_t const *, size_t, lucebox_sampler *, _Bool, _Bool(*)(float, void *), void *, int32_t *, int32_t *)
+/* 131 */ _CFFI_OP(_CFFI_OP_NOOP, 116),
+/* 132 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 133 */ _CFFI_OP(_CFFI_OP_NOOP, 76),
+/* 134 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 135 */ _CFFI_OP(_CFFI_OP_NOOP, 105),
+/* 136 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
+/* 137 */ _CFFI_OP(_CFFI_OP_POINTER, 0), // _Bool(*)(float, void *)
+/* 138 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
+/* 139 */ _CFFI_OP(_CFFI_OP_NOOP, 70),
+/* 140 */ _CFFI_OP(_CFFI_OP_NOOP, 70),
+/* 141 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 142 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_session *, int32_t, int32_t)
+/* 143 */ _CFFI_OP(_CFFI_OP_NOOP, 116),
+/* 144 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 145 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 146 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 147 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_session *, int32_t, int32_t, int32_t *, float *)
+/* 148 */ _CFFI_OP(_CFFI_OP_NOOP, 116),
+/* 149 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 150 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 151 */ _CFFI_OP(_CFFI_OP_NOOP, 70),
+/* 152 */ _CFFI_OP(_CFFI_OP_NOOP, 128),
+/* 153 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 154 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_session *, int32_t, void *, size_t, size_t *)
+/* 155 */ _CFFI_OP(_CFFI_OP_NOOP, 116),
+/* 156 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 157 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
+/* 158 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 159 */ _CFFI_OP(_CFFI_OP_NOOP, 52),
+/* 160 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 161 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_session *, int32_t, void const *, size_t, lucebox_sampler *)
+/* 162 */ _CFFI_OP(_CFFI_OP_NOOP, 116),
+/* 163 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 164 */ _CFFI_OP(_CFFI_OP_POINTER, 243), // void const *
+/* 165 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 166 */ _CFFI_OP(_CFFI_OP_NOOP, 105),
+/* 167 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 168 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_session *, lucebox_cycle_request const *, lucebox_cycle_result *, lucebox_cycle_stats *)
+/* 169 */ _CFFI_OP(_CFFI_OP_NOOP, 116),
+/* 170 */ _CFFI_OP(_CFFI_OP_POINTER, 227), // lucebox_cycle_request const *
+/* 171 */ _CFFI_OP(_CFFI_OP_POINTER, 228), // lucebox_cycle_result *
+/* 172 */ _CFFI_OP(_CFFI_OP_POINTER, 229), // lucebox_cycle_stats *
 /* 173 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 174 */ _CFFI_OP(_CFFI_OP_FUNCTION, 220), // void()(lucebox_model_params *)
-/* 175 */ _CFFI_OP(_CFFI_OP_POINTER, 210), // lucebox_model_params *
-/* 176 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 177 */ _CFFI_OP(_CFFI_OP_FUNCTION, 220), // void()(lucebox_sampler *)
-/* 178 */ _CFFI_OP(_CFFI_OP_NOOP, 120),
-/* 179 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 180 */ _CFFI_OP(_CFFI_OP_FUNCTION, 220), // void()(lucebox_sampler_params *)
-/* 181 */ _CFFI_OP(_CFFI_OP_POINTER, 213), // lucebox_sampler_params *
-/* 182 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 183 */ _CFFI_OP(_CFFI_OP_FUNCTION, 220), // void()(lucebox_session *)
-/* 184 */ _CFFI_OP(_CFFI_OP_NOOP, 106),
+/* 174 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_session const *, lucebox_session_info *)
+/* 175 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
+/* 176 */ _CFFI_OP(_CFFI_OP_POINTER, 239), // lucebox_session_info *
+/* 177 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 178 */ _CFFI_OP(_CFFI_OP_FUNCTION, 243), // void()(char *)
+/* 179 */ _CFFI_OP(_CFFI_OP_NOOP, 79),
+/* 180 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 181 */ _CFFI_OP(_CFFI_OP_FUNCTION, 243), // void()(int32_t, char const *, void *)
+/* 182 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 183 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 184 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
 /* 185 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 186 */ _CFFI_OP(_CFFI_OP_FUNCTION, 220), // void()(lucebox_session_params *)
-/* 187 */ _CFFI_OP(_CFFI_OP_POINTER, 216), // lucebox_session_params *
+/* 186 */ _CFFI_OP(_CFFI_OP_FUNCTION, 243), // void()(lucebox_model *)
+/* 187 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
 /* 188 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 189 */ _CFFI_OP(_CFFI_OP_FUNCTION, 220), // void()(void(*)(int32_t, char const *, void *), void *)
-/* 190 */ _CFFI_OP(_CFFI_OP_POINTER, 166), // void(*)(int32_t, char const *, void *)
-/* 191 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
-/* 192 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 193 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
-/* 194 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum lucebox_finish
-/* 195 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum lucebox_hidden_norm
-/* 196 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum lucebox_mtp_source
-/* 197 */ _CFFI_OP(_CFFI_OP_ARRAY, 1), // float[7]
-/* 198 */ (_cffi_opcode_t)(7),
-/* 199 */ _CFFI_OP(_CFFI_OP_ARRAY, 6), // int32_t[7]
-/* 200 */ (_cffi_opcode_t)(7),
-/* 201 */ _CFFI_OP(_CFFI_OP_ARRAY, 6), // int32_t[8]
-/* 202 */ (_cffi_opcode_t)(8),
-/* 203 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // lucebox_cycle_request
-/* 204 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // lucebox_cycle_result
-/* 205 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // lucebox_cycle_stats
-/* 206 */ _CFFI_OP(_CFFI_OP_POINTER, 207), // lucebox_logit_bias const *
-/* 207 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // lucebox_logit_bias
-/* 208 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // lucebox_model
-/* 209 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // lucebox_model_info
-/* 210 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // lucebox_model_params
-/* 211 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // lucebox_proposal
-/* 212 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // lucebox_sampler
-/* 213 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // lucebox_sampler_params
-/* 214 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 10), // lucebox_session
-/* 215 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 11), // lucebox_session_info
-/* 216 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 12), // lucebox_session_params
-/* 217 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // lucebox_status
-/* 218 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
-/* 219 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
-/* 220 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
+/* 189 */ _CFFI_OP(_CFFI_OP_FUNCTION, 243), // void()(lucebox_model_params *)
+/* 190 */ _CFFI_OP(_CFFI_OP_POINTER, 234), // lucebox_model_params *
+/* 191 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 192 */ _CFFI_OP(_CFFI_OP_FUNCTION, 243), // void()(lucebox_sampler *)
+/* 193 */ _CFFI_OP(_CFFI_OP_NOOP, 105),
+/* 194 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 195 */ _CFFI_OP(_CFFI_OP_FUNCTION, 243), // void()(lucebox_sampler_params *)
+/* 196 */ _CFFI_OP(_CFFI_OP_POINTER, 237), // lucebox_sampler_params *
+/* 197 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 198 */ _CFFI_OP(_CFFI_OP_FUNCTION, 243), // void()(lucebox_session *)
+/* 199 */ _CFFI_OP(_CFFI_OP_NOOP, 116),
+/* 200 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 201 */ _CFFI_OP(_CFFI_OP_FUNCTION, 243), // void()(lucebox_session_params *)
+/* 202 */ _CFFI_OP(_CFFI_OP_POINTER, 240), // lucebox_session_params *
+/* 203 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 204 */ _CFFI_OP(_CFFI_OP_FUNCTION, 243), // void()(uint32_t, uint32_t, uint32_t, size_t, double *)
+/* 205 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
+/* 206 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 207 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 208 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 209 */ _CFFI_OP(_CFFI_OP_POINTER, 216), // double *
+/* 210 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 211 */ _CFFI_OP(_CFFI_OP_FUNCTION, 243), // void()(void(*)(int32_t, char const *, void *), void *)
+/* 212 */ _CFFI_OP(_CFFI_OP_POINTER, 181), // void(*)(int32_t, char const *, void *)
+/* 213 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
+/* 214 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 215 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
+/* 216 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14), // double
+/* 217 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum lucebox_finish
+/* 218 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum lucebox_hidden_norm
+/* 219 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum lucebox_mtp_source
+/* 220 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum lucebox_rng
+/* 221 */ _CFFI_OP(_CFFI_OP_ARRAY, 1), // float[7]
+/* 222 */ (_cffi_opcode_t)(7),
+/* 223 */ _CFFI_OP(_CFFI_OP_ARRAY, 6), // int32_t[7]
+/* 224 */ (_cffi_opcode_t)(7),
+/* 225 */ _CFFI_OP(_CFFI_OP_ARRAY, 6), // int32_t[8]
+/* 226 */ (_cffi_opcode_t)(8),
+/* 227 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // lucebox_cycle_request
+/* 228 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // lucebox_cycle_result
+/* 229 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // lucebox_cycle_stats
+/* 230 */ _CFFI_OP(_CFFI_OP_POINTER, 231), // lucebox_logit_bias const *
+/* 231 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // lucebox_logit_bias
+/* 232 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // lucebox_model
+/* 233 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // lucebox_model_info
+/* 234 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // lucebox_model_params
+/* 235 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // lucebox_proposal
+/* 236 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // lucebox_sampler
+/* 237 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // lucebox_sampler_params
+/* 238 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 10), // lucebox_session
+/* 239 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 11), // lucebox_session_info
+/* 240 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 12), // lucebox_session_params
+/* 241 */ _CFFI_OP(_CFFI_OP_ENUM, 4), // lucebox_status
+/* 242 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
+/* 243 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
 };
 
 static int _cffi_const_LUCEBOX_FINISH_NONE(unsigned long long *o)
@@ -882,6 +905,27 @@ static int _cffi_const_LUCEBOX_MTP_SIDECAR(unsigned long long *o)
 {
   int n = (LUCEBOX_MTP_SIDECAR) <= 0;
   *o = (unsigned long long)((LUCEBOX_MTP_SIDECAR) | 0);  /* check that LUCEBOX_MTP_SIDECAR is an integer */
+  return n;
+}
+
+static int _cffi_const_LUCEBOX_RNG_AUTO(unsigned long long *o)
+{
+  int n = (LUCEBOX_RNG_AUTO) <= 0;
+  *o = (unsigned long long)((LUCEBOX_RNG_AUTO) | 0);  /* check that LUCEBOX_RNG_AUTO is an integer */
+  return n;
+}
+
+static int _cffi_const_LUCEBOX_RNG_MT19937(unsigned long long *o)
+{
+  int n = (LUCEBOX_RNG_MT19937) <= 0;
+  *o = (unsigned long long)((LUCEBOX_RNG_MT19937) | 0);  /* check that LUCEBOX_RNG_MT19937 is an integer */
+  return n;
+}
+
+static int _cffi_const_LUCEBOX_RNG_GUMBEL(unsigned long long *o)
+{
+  int n = (LUCEBOX_RNG_GUMBEL) <= 0;
+  *o = (unsigned long long)((LUCEBOX_RNG_GUMBEL) | 0);  /* check that LUCEBOX_RNG_GUMBEL is an integer */
   return n;
 }
 
@@ -1024,10 +1068,10 @@ _cffi_f_lucebox_backends_load(PyObject *self, PyObject *arg0)
   PyObject *pyresult;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(30), arg0, (char **)&x0);
+      _cffi_type(33), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(30), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1039,7 +1083,7 @@ _cffi_f_lucebox_backends_load(PyObject *self, PyObject *arg0)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1072,19 +1116,19 @@ _cffi_f_lucebox_chat_parse(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(30), arg0, (char **)&x0);
+      _cffi_type(33), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(30), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(30), arg1, (char **)&x1);
+      _cffi_type(33), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(30), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1094,10 +1138,10 @@ _cffi_f_lucebox_chat_parse(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(27), arg3, (char **)&x3);
+      _cffi_type(30), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (char * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(27), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(30), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1109,7 +1153,7 @@ _cffi_f_lucebox_chat_parse(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1149,19 +1193,19 @@ _cffi_f_lucebox_chat_render(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(30), arg1, (char **)&x1);
+      _cffi_type(33), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(30), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(27), arg2, (char **)&x2);
+      _cffi_type(30), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (char * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(27), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(30), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1173,7 +1217,7 @@ _cffi_f_lucebox_chat_render(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1221,10 +1265,10 @@ _cffi_f_lucebox_detokenize(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(73), arg1, (char **)&x1);
+      _cffi_type(76), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(73), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(76), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1238,10 +1282,10 @@ _cffi_f_lucebox_detokenize(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(76), arg4, (char **)&x4);
+      _cffi_type(79), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (char *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(76), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(79), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1251,10 +1295,10 @@ _cffi_f_lucebox_detokenize(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(49), arg6, (char **)&x6);
+      _cffi_type(52), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(49), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(52), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1266,7 +1310,7 @@ _cffi_f_lucebox_detokenize(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1295,19 +1339,19 @@ _cffi_f_lucebox_grammar_from_schema(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(30), arg0, (char **)&x0);
+      _cffi_type(33), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(30), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(27), arg1, (char **)&x1);
+      _cffi_type(30), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (char * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(27), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(30), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1319,12 +1363,76 @@ _cffi_f_lucebox_grammar_from_schema(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
 #else
 #  define _cffi_f_lucebox_grammar_from_schema _cffi_d_lucebox_grammar_from_schema
+#endif
+
+static void _cffi_d_lucebox_gumbel_noise(uint32_t x0, uint32_t x1, uint32_t x2, size_t x3, double * x4)
+{
+  lucebox_gumbel_noise(x0, x1, x2, x3, x4);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_lucebox_gumbel_noise(PyObject *self, PyObject *args)
+{
+  uint32_t x0;
+  uint32_t x1;
+  uint32_t x2;
+  size_t x3;
+  double * x4;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+
+  if (!PyArg_UnpackTuple(args, "lucebox_gumbel_noise", 5, 5, &arg0, &arg1, &arg2, &arg3, &arg4))
+    return NULL;
+
+  x0 = _cffi_to_c_int(arg0, uint32_t);
+  if (x0 == (uint32_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x1 = _cffi_to_c_int(arg1, uint32_t);
+  if (x1 == (uint32_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x2 = _cffi_to_c_int(arg2, uint32_t);
+  if (x2 == (uint32_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x3 = _cffi_to_c_int(arg3, size_t);
+  if (x3 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(209), arg4, (char **)&x4);
+  if (datasize != 0) {
+    x4 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(209), arg4, (char **)&x4,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { lucebox_gumbel_noise(x0, x1, x2, x3, x4); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  Py_INCREF(Py_None);
+  return Py_None;
+}
+#else
+#  define _cffi_f_lucebox_gumbel_noise _cffi_d_lucebox_gumbel_noise
 #endif
 
 static char const * _cffi_d_lucebox_last_error(void)
@@ -1346,7 +1454,7 @@ _cffi_f_lucebox_last_error(PyObject *self, PyObject *noarg)
 
   (void)self; /* unused */
   (void)noarg; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(30));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(33));
   return pyresult;
 }
 #else
@@ -1371,7 +1479,7 @@ _cffi_f_lucebox_log_set(PyObject *self, PyObject *args)
   if (!PyArg_UnpackTuple(args, "lucebox_log_set", 2, 2, &arg0, &arg1))
     return NULL;
 
-  x0 = (void(*)(int32_t, char const *, void *))_cffi_to_c_pointer(arg0, _cffi_type(190));
+  x0 = (void(*)(int32_t, char const *, void *))_cffi_to_c_pointer(arg0, _cffi_type(212));
   if (x0 == (void(*)(int32_t, char const *, void *))NULL && PyErr_Occurred())
     return NULL;
 
@@ -1412,10 +1520,10 @@ _cffi_f_lucebox_model_close(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(52), arg0, (char **)&x0);
+      _cffi_type(55), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_model *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(52), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(55), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1465,10 +1573,10 @@ _cffi_f_lucebox_model_get_info(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(90), arg1, (char **)&x1);
+      _cffi_type(93), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (lucebox_model_info *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(90), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(93), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1480,7 +1588,7 @@ _cffi_f_lucebox_model_get_info(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1520,19 +1628,19 @@ _cffi_f_lucebox_model_meta(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(30), arg1, (char **)&x1);
+      _cffi_type(33), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(30), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(27), arg2, (char **)&x2);
+      _cffi_type(30), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (char * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(27), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(30), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1544,7 +1652,7 @@ _cffi_f_lucebox_model_meta(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1573,19 +1681,19 @@ _cffi_f_lucebox_model_open(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(98), arg0, (char **)&x0);
+      _cffi_type(101), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_model_params const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(98), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(101), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(99), arg1, (char **)&x1);
+      _cffi_type(102), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (lucebox_model * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(99), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(102), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1597,7 +1705,7 @@ _cffi_f_lucebox_model_open(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1618,10 +1726,10 @@ _cffi_f_lucebox_model_params_init(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(175), arg0, (char **)&x0);
+      _cffi_type(190), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_model_params *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(175), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(190), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1672,19 +1780,19 @@ _cffi_f_lucebox_quantize(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(30), arg0, (char **)&x0);
+      _cffi_type(33), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(30), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(44), arg1, (char **)&x1);
+      _cffi_type(47), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(44), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(47), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1711,10 +1819,10 @@ _cffi_f_lucebox_quantize(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(49), arg6, (char **)&x6);
+      _cffi_type(52), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(49), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(52), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1726,7 +1834,7 @@ _cffi_f_lucebox_quantize(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1747,10 +1855,10 @@ _cffi_f_lucebox_sampler_close(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(120), arg0, (char **)&x0);
+      _cffi_type(105), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_sampler *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(120), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(105), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1791,19 +1899,19 @@ _cffi_f_lucebox_sampler_describe(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(102), arg0, (char **)&x0);
+      _cffi_type(23), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_sampler const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(102), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(23), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(27), arg1, (char **)&x1);
+      _cffi_type(30), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (char * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(27), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(30), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1815,12 +1923,88 @@ _cffi_f_lucebox_sampler_describe(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
 #else
 #  define _cffi_f_lucebox_sampler_describe _cffi_d_lucebox_sampler_describe
+#endif
+
+static lucebox_status _cffi_d_lucebox_sampler_draw(lucebox_sampler * x0, float const * x1, size_t x2, size_t x3, int32_t * x4)
+{
+  return lucebox_sampler_draw(x0, x1, x2, x3, x4);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_lucebox_sampler_draw(PyObject *self, PyObject *args)
+{
+  lucebox_sampler * x0;
+  float const * x1;
+  size_t x2;
+  size_t x3;
+  int32_t * x4;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  lucebox_status result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+
+  if (!PyArg_UnpackTuple(args, "lucebox_sampler_draw", 5, 5, &arg0, &arg1, &arg2, &arg3, &arg4))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(105), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (lucebox_sampler *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(105), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(47), arg1, (char **)&x1);
+  if (datasize != 0) {
+    x1 = ((size_t)datasize) <= 640 ? (float const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(47), arg1, (char **)&x1,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x2 = _cffi_to_c_int(arg2, size_t);
+  if (x2 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x3 = _cffi_to_c_int(arg3, size_t);
+  if (x3 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(70), arg4, (char **)&x4);
+  if (datasize != 0) {
+    x4 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(70), arg4, (char **)&x4,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = lucebox_sampler_draw(x0, x1, x2, x3, x4); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_lucebox_sampler_draw _cffi_d_lucebox_sampler_draw
 #endif
 
 static lucebox_status _cffi_d_lucebox_sampler_open(lucebox_model const * x0, lucebox_sampler_params const * x1, lucebox_sampler * * x2)
@@ -1855,19 +2039,19 @@ _cffi_f_lucebox_sampler_open(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(94), arg1, (char **)&x1);
+      _cffi_type(97), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (lucebox_sampler_params const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(94), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(97), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(95), arg2, (char **)&x2);
+      _cffi_type(98), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (lucebox_sampler * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(95), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(98), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1879,7 +2063,7 @@ _cffi_f_lucebox_sampler_open(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1900,10 +2084,10 @@ _cffi_f_lucebox_sampler_params_init(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(181), arg0, (char **)&x0);
+      _cffi_type(196), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_sampler_params *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(181), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(196), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1921,6 +2105,44 @@ _cffi_f_lucebox_sampler_params_init(PyObject *self, PyObject *arg0)
 }
 #else
 #  define _cffi_f_lucebox_sampler_params_init _cffi_d_lucebox_sampler_params_init
+#endif
+
+static int32_t _cffi_d_lucebox_sampler_rng(lucebox_sampler const * x0)
+{
+  return lucebox_sampler_rng(x0);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_lucebox_sampler_rng(PyObject *self, PyObject *arg0)
+{
+  lucebox_sampler const * x0;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(23), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (lucebox_sampler const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(23), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = lucebox_sampler_rng(x0); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_lucebox_sampler_rng _cffi_d_lucebox_sampler_rng
 #endif
 
 static char const * _cffi_d_lucebox_series_hash(void)
@@ -1942,7 +2164,7 @@ _cffi_f_lucebox_series_hash(PyObject *self, PyObject *noarg)
 
   (void)self; /* unused */
   (void)noarg; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(30));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(33));
   return pyresult;
 }
 #else
@@ -1962,10 +2184,10 @@ _cffi_f_lucebox_session_abort(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(106), arg0, (char **)&x0);
+      _cffi_type(116), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1998,10 +2220,10 @@ _cffi_f_lucebox_session_abort_reset(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(106), arg0, (char **)&x0);
+      _cffi_type(116), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2042,10 +2264,10 @@ _cffi_f_lucebox_session_clear(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(106), arg0, (char **)&x0);
+      _cffi_type(116), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2061,7 +2283,7 @@ _cffi_f_lucebox_session_clear(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2082,10 +2304,10 @@ _cffi_f_lucebox_session_close(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(106), arg0, (char **)&x0);
+      _cffi_type(116), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2130,37 +2352,37 @@ _cffi_f_lucebox_session_cycle(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(106), arg0, (char **)&x0);
+      _cffi_type(116), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(155), arg1, (char **)&x1);
+      _cffi_type(170), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (lucebox_cycle_request const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(155), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(170), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(156), arg2, (char **)&x2);
+      _cffi_type(171), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (lucebox_cycle_result *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(156), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(171), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(157), arg3, (char **)&x3);
+      _cffi_type(172), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (lucebox_cycle_stats *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(157), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(172), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2172,7 +2394,7 @@ _cffi_f_lucebox_session_cycle(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2207,10 +2429,10 @@ _cffi_f_lucebox_session_draft(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(106), arg0, (char **)&x0);
+      _cffi_type(116), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2224,19 +2446,19 @@ _cffi_f_lucebox_session_draft(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(67), arg3, (char **)&x3);
+      _cffi_type(70), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(67), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(70), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(137), arg4, (char **)&x4);
+      _cffi_type(128), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(137), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(128), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2248,12 +2470,71 @@ _cffi_f_lucebox_session_draft(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
 #else
 #  define _cffi_f_lucebox_session_draft _cffi_d_lucebox_session_draft
+#endif
+
+static lucebox_status _cffi_d_lucebox_session_draft_logits(lucebox_session * x0, int32_t x1, float * x2)
+{
+  return lucebox_session_draft_logits(x0, x1, x2);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_lucebox_session_draft_logits(PyObject *self, PyObject *args)
+{
+  lucebox_session * x0;
+  int32_t x1;
+  float * x2;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  lucebox_status result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+
+  if (!PyArg_UnpackTuple(args, "lucebox_session_draft_logits", 3, 3, &arg0, &arg1, &arg2))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(116), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x1 = _cffi_to_c_int(arg1, int32_t);
+  if (x1 == (int32_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(128), arg2, (char **)&x2);
+  if (datasize != 0) {
+    x2 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(128), arg2, (char **)&x2,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = lucebox_session_draft_logits(x0, x1, x2); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_lucebox_session_draft_logits _cffi_d_lucebox_session_draft_logits
 #endif
 
 static char const * _cffi_d_lucebox_session_failure(lucebox_session const * x0, int32_t x1)
@@ -2296,7 +2577,7 @@ _cffi_f_lucebox_session_failure(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(30));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(33));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2327,10 +2608,10 @@ _cffi_f_lucebox_session_force(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(106), arg0, (char **)&x0);
+      _cffi_type(116), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2350,7 +2631,7 @@ _cffi_f_lucebox_session_force(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2388,10 +2669,10 @@ _cffi_f_lucebox_session_get_info(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(161), arg1, (char **)&x1);
+      _cffi_type(176), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (lucebox_session_info *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(161), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(176), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2403,7 +2684,7 @@ _cffi_f_lucebox_session_get_info(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2457,7 +2738,7 @@ _cffi_f_lucebox_session_logits(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(44));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(47));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2536,28 +2817,28 @@ _cffi_f_lucebox_session_open(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(52), arg0, (char **)&x0);
+      _cffi_type(55), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_model *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(52), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(55), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(53), arg1, (char **)&x1);
+      _cffi_type(56), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (lucebox_session_params const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(53), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(56), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(54), arg2, (char **)&x2);
+      _cffi_type(57), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (lucebox_session * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(54), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(57), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2569,7 +2850,7 @@ _cffi_f_lucebox_session_open(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2607,7 +2888,7 @@ _cffi_f_lucebox_session_own_pass_reason(PyObject *self, PyObject *arg0)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(30));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(33));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2628,10 +2909,10 @@ _cffi_f_lucebox_session_params_init(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(187), arg0, (char **)&x0);
+      _cffi_type(202), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session_params *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(187), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(202), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2688,10 +2969,10 @@ _cffi_f_lucebox_session_prefill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(106), arg0, (char **)&x0);
+      _cffi_type(116), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2701,10 +2982,10 @@ _cffi_f_lucebox_session_prefill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(73), arg2, (char **)&x2);
+      _cffi_type(76), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(73), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(76), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2714,10 +2995,10 @@ _cffi_f_lucebox_session_prefill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(120), arg4, (char **)&x4);
+      _cffi_type(105), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (lucebox_sampler *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(120), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(105), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2726,7 +3007,7 @@ _cffi_f_lucebox_session_prefill(PyObject *self, PyObject *args)
   if (x5 == (_Bool)-1 && PyErr_Occurred())
     return NULL;
 
-  x6 = (_Bool(*)(float, void *))_cffi_to_c_pointer(arg6, _cffi_type(122));
+  x6 = (_Bool(*)(float, void *))_cffi_to_c_pointer(arg6, _cffi_type(137));
   if (x6 == (_Bool(*)(float, void *))NULL && PyErr_Occurred())
     return NULL;
 
@@ -2740,19 +3021,19 @@ _cffi_f_lucebox_session_prefill(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(67), arg8, (char **)&x8);
+      _cffi_type(70), arg8, (char **)&x8);
   if (datasize != 0) {
     x8 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(67), arg8, (char **)&x8,
+    if (_cffi_convert_array_argument(_cffi_type(70), arg8, (char **)&x8,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(67), arg9, (char **)&x9);
+      _cffi_type(70), arg9, (char **)&x9);
   if (datasize != 0) {
     x9 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(67), arg9, (char **)&x9,
+    if (_cffi_convert_array_argument(_cffi_type(70), arg9, (char **)&x9,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2764,7 +3045,7 @@ _cffi_f_lucebox_session_prefill(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2797,37 +3078,37 @@ _cffi_f_lucebox_session_propose(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(106), arg0, (char **)&x0);
+      _cffi_type(116), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(73), arg1, (char **)&x1);
+      _cffi_type(76), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (int32_t const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(73), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(76), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(108), arg2, (char **)&x2);
+      _cffi_type(118), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (lucebox_proposal *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(108), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(118), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(109), arg3, (char **)&x3);
+      _cffi_type(119), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(109), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(119), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2839,7 +3120,7 @@ _cffi_f_lucebox_session_propose(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2874,10 +3155,10 @@ _cffi_f_lucebox_session_state_load(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(106), arg0, (char **)&x0);
+      _cffi_type(116), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2887,10 +3168,10 @@ _cffi_f_lucebox_session_state_load(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(149), arg2, (char **)&x2);
+      _cffi_type(164), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (void const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(149), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(164), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2900,10 +3181,10 @@ _cffi_f_lucebox_session_state_load(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(120), arg4, (char **)&x4);
+      _cffi_type(105), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (lucebox_sampler *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(120), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(105), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2915,7 +3196,7 @@ _cffi_f_lucebox_session_state_load(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2950,10 +3231,10 @@ _cffi_f_lucebox_session_state_save(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(106), arg0, (char **)&x0);
+      _cffi_type(116), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(106), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2976,10 +3257,10 @@ _cffi_f_lucebox_session_state_save(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(49), arg4, (char **)&x4);
+      _cffi_type(52), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(49), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(52), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2991,7 +3272,7 @@ _cffi_f_lucebox_session_state_save(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3029,7 +3310,7 @@ _cffi_f_lucebox_session_why_stepwise(PyObject *self, PyObject *arg0)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(30));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(33));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3050,10 +3331,10 @@ _cffi_f_lucebox_string_free(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(76), arg0, (char **)&x0);
+      _cffi_type(79), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (char *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(76), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(79), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3088,10 +3369,10 @@ _cffi_f_lucebox_system_info(PyObject *self, PyObject *arg0)
   PyObject *pyresult;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(27), arg0, (char **)&x0);
+      _cffi_type(30), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (char * *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(27), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(30), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3103,7 +3384,7 @@ _cffi_f_lucebox_system_info(PyObject *self, PyObject *arg0)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3157,10 +3438,10 @@ _cffi_f_lucebox_token_bytes(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(76), arg3, (char **)&x3);
+      _cffi_type(79), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (char *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(76), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(79), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3170,10 +3451,10 @@ _cffi_f_lucebox_token_bytes(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(49), arg5, (char **)&x5);
+      _cffi_type(52), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(49), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(52), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3185,7 +3466,7 @@ _cffi_f_lucebox_token_bytes(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3283,10 +3564,10 @@ _cffi_f_lucebox_tokenize(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(30), arg1, (char **)&x1);
+      _cffi_type(33), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (char const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(30), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(33), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3304,10 +3585,10 @@ _cffi_f_lucebox_tokenize(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(67), arg5, (char **)&x5);
+      _cffi_type(70), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(67), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(70), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3317,10 +3598,10 @@ _cffi_f_lucebox_tokenize(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(49), arg7, (char **)&x7);
+      _cffi_type(52), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(49), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(52), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3332,7 +3613,7 @@ _cffi_f_lucebox_tokenize(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(217));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3359,7 +3640,7 @@ _cffi_f_lucebox_upstream_build(PyObject *self, PyObject *noarg)
 
   (void)self; /* unused */
   (void)noarg; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(30));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(33));
   return pyresult;
 }
 #else
@@ -3385,7 +3666,7 @@ _cffi_f_lucebox_version(PyObject *self, PyObject *noarg)
 
   (void)self; /* unused */
   (void)noarg; /* unused */
-  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(30));
+  pyresult = _cffi_from_c_pointer((char *)result, _cffi_type(33));
   return pyresult;
 }
 #else
@@ -3564,6 +3845,7 @@ static void _cffi_checkfld__lucebox_sampler_params(lucebox_sampler_params *p)
   (void)((p->reasoning_budget_tokens) | 0);  /* check that 'lucebox_sampler_params.reasoning_budget_tokens' is an integer */
   { lucebox_logit_bias const * *tmp = &p->logit_bias; (void)tmp; }
   (void)((p->n_logit_bias) | 0);  /* check that 'lucebox_sampler_params.n_logit_bias' is an integer */
+  (void)((p->sampler_rng) | 0);  /* check that 'lucebox_sampler_params.sampler_rng' is an integer */
 }
 struct _cffi_align__lucebox_sampler_params { char x; lucebox_sampler_params y; };
 
@@ -3609,6 +3891,7 @@ static void _cffi_checkfld__lucebox_session_params(lucebox_session_params *p)
   (void)((p->attend_selected) | 0);  /* check that 'lucebox_session_params.attend_selected' is an integer */
   (void)((p->n_kept_graphs) | 0);  /* check that 'lucebox_session_params.n_kept_graphs' is an integer */
   (void)((p->even_drafts) | 0);  /* check that 'lucebox_session_params.even_drafts' is an integer */
+  (void)((p->coupled_drafts) | 0);  /* check that 'lucebox_session_params.coupled_drafts' is an integer */
 }
 struct _cffi_align__lucebox_session_params { char x; lucebox_session_params y; };
 
@@ -3640,50 +3923,57 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "LUCEBOX_MTP_NONE", (void *)_cffi_const_LUCEBOX_MTP_NONE, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "LUCEBOX_MTP_SIDECAR", (void *)_cffi_const_LUCEBOX_MTP_SIDECAR, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "LUCEBOX_OK", (void *)_cffi_const_LUCEBOX_OK, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
-  { "lucebox_backends_load", (void *)_cffi_f_lucebox_backends_load, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 29), (void *)_cffi_d_lucebox_backends_load },
-  { "lucebox_chat_parse", (void *)_cffi_f_lucebox_chat_parse, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 36), (void *)_cffi_d_lucebox_chat_parse },
-  { "lucebox_chat_render", (void *)_cffi_f_lucebox_chat_render, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 56), (void *)_cffi_d_lucebox_chat_render },
-  { "lucebox_detokenize", (void *)_cffi_f_lucebox_detokenize, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 71), (void *)_cffi_d_lucebox_detokenize },
-  { "lucebox_grammar_from_schema", (void *)_cffi_f_lucebox_grammar_from_schema, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 32), (void *)_cffi_d_lucebox_grammar_from_schema },
+  { "LUCEBOX_RNG_AUTO", (void *)_cffi_const_LUCEBOX_RNG_AUTO, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "LUCEBOX_RNG_GUMBEL", (void *)_cffi_const_LUCEBOX_RNG_GUMBEL, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "LUCEBOX_RNG_MT19937", (void *)_cffi_const_LUCEBOX_RNG_MT19937, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "lucebox_backends_load", (void *)_cffi_f_lucebox_backends_load, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 32), (void *)_cffi_d_lucebox_backends_load },
+  { "lucebox_chat_parse", (void *)_cffi_f_lucebox_chat_parse, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 39), (void *)_cffi_d_lucebox_chat_parse },
+  { "lucebox_chat_render", (void *)_cffi_f_lucebox_chat_render, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 59), (void *)_cffi_d_lucebox_chat_render },
+  { "lucebox_detokenize", (void *)_cffi_f_lucebox_detokenize, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 74), (void *)_cffi_d_lucebox_detokenize },
+  { "lucebox_grammar_from_schema", (void *)_cffi_f_lucebox_grammar_from_schema, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 35), (void *)_cffi_d_lucebox_grammar_from_schema },
+  { "lucebox_gumbel_noise", (void *)_cffi_f_lucebox_gumbel_noise, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 204), (void *)_cffi_d_lucebox_gumbel_noise },
   { "lucebox_last_error", (void *)_cffi_f_lucebox_last_error, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 15), (void *)_cffi_d_lucebox_last_error },
-  { "lucebox_log_set", (void *)_cffi_f_lucebox_log_set, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 189), (void *)_cffi_d_lucebox_log_set },
-  { "lucebox_model_close", (void *)_cffi_f_lucebox_model_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 171), (void *)_cffi_d_lucebox_model_close },
-  { "lucebox_model_get_info", (void *)_cffi_f_lucebox_model_get_info, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 88), (void *)_cffi_d_lucebox_model_get_info },
-  { "lucebox_model_meta", (void *)_cffi_f_lucebox_model_meta, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 56), (void *)_cffi_d_lucebox_model_meta },
-  { "lucebox_model_open", (void *)_cffi_f_lucebox_model_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 97), (void *)_cffi_d_lucebox_model_open },
-  { "lucebox_model_params_init", (void *)_cffi_f_lucebox_model_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 174), (void *)_cffi_d_lucebox_model_params_init },
-  { "lucebox_on_log", (void *)&_cffi_externpy__lucebox_on_log, _CFFI_OP(_CFFI_OP_EXTERN_PYTHON, 190), (void *)lucebox_on_log },
-  { "lucebox_on_progress", (void *)&_cffi_externpy__lucebox_on_progress, _CFFI_OP(_CFFI_OP_EXTERN_PYTHON, 122), (void *)lucebox_on_progress },
-  { "lucebox_quantize", (void *)_cffi_f_lucebox_quantize, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 42), (void *)_cffi_d_lucebox_quantize },
-  { "lucebox_sampler_close", (void *)_cffi_f_lucebox_sampler_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 177), (void *)_cffi_d_lucebox_sampler_close },
-  { "lucebox_sampler_describe", (void *)_cffi_f_lucebox_sampler_describe, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 101), (void *)_cffi_d_lucebox_sampler_describe },
-  { "lucebox_sampler_open", (void *)_cffi_f_lucebox_sampler_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 92), (void *)_cffi_d_lucebox_sampler_open },
-  { "lucebox_sampler_params_init", (void *)_cffi_f_lucebox_sampler_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 180), (void *)_cffi_d_lucebox_sampler_params_init },
+  { "lucebox_log_set", (void *)_cffi_f_lucebox_log_set, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 211), (void *)_cffi_d_lucebox_log_set },
+  { "lucebox_model_close", (void *)_cffi_f_lucebox_model_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 186), (void *)_cffi_d_lucebox_model_close },
+  { "lucebox_model_get_info", (void *)_cffi_f_lucebox_model_get_info, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 91), (void *)_cffi_d_lucebox_model_get_info },
+  { "lucebox_model_meta", (void *)_cffi_f_lucebox_model_meta, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 59), (void *)_cffi_d_lucebox_model_meta },
+  { "lucebox_model_open", (void *)_cffi_f_lucebox_model_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 100), (void *)_cffi_d_lucebox_model_open },
+  { "lucebox_model_params_init", (void *)_cffi_f_lucebox_model_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 189), (void *)_cffi_d_lucebox_model_params_init },
+  { "lucebox_on_log", (void *)&_cffi_externpy__lucebox_on_log, _CFFI_OP(_CFFI_OP_EXTERN_PYTHON, 212), (void *)lucebox_on_log },
+  { "lucebox_on_progress", (void *)&_cffi_externpy__lucebox_on_progress, _CFFI_OP(_CFFI_OP_EXTERN_PYTHON, 137), (void *)lucebox_on_progress },
+  { "lucebox_quantize", (void *)_cffi_f_lucebox_quantize, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 45), (void *)_cffi_d_lucebox_quantize },
+  { "lucebox_sampler_close", (void *)_cffi_f_lucebox_sampler_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 192), (void *)_cffi_d_lucebox_sampler_close },
+  { "lucebox_sampler_describe", (void *)_cffi_f_lucebox_sampler_describe, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 111), (void *)_cffi_d_lucebox_sampler_describe },
+  { "lucebox_sampler_draw", (void *)_cffi_f_lucebox_sampler_draw, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 104), (void *)_cffi_d_lucebox_sampler_draw },
+  { "lucebox_sampler_open", (void *)_cffi_f_lucebox_sampler_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 95), (void *)_cffi_d_lucebox_sampler_open },
+  { "lucebox_sampler_params_init", (void *)_cffi_f_lucebox_sampler_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 195), (void *)_cffi_d_lucebox_sampler_params_init },
+  { "lucebox_sampler_rng", (void *)_cffi_f_lucebox_sampler_rng, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 22), (void *)_cffi_d_lucebox_sampler_rng },
   { "lucebox_series_hash", (void *)_cffi_f_lucebox_series_hash, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 15), (void *)_cffi_d_lucebox_series_hash },
-  { "lucebox_session_abort", (void *)_cffi_f_lucebox_session_abort, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 183), (void *)_cffi_d_lucebox_session_abort },
-  { "lucebox_session_abort_reset", (void *)_cffi_f_lucebox_session_abort_reset, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 183), (void *)_cffi_d_lucebox_session_abort_reset },
-  { "lucebox_session_clear", (void *)_cffi_f_lucebox_session_clear, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 111), (void *)_cffi_d_lucebox_session_clear },
-  { "lucebox_session_close", (void *)_cffi_f_lucebox_session_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 183), (void *)_cffi_d_lucebox_session_close },
-  { "lucebox_session_cycle", (void *)_cffi_f_lucebox_session_cycle, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 153), (void *)_cffi_d_lucebox_session_cycle },
-  { "lucebox_session_draft", (void *)_cffi_f_lucebox_session_draft, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 132), (void *)_cffi_d_lucebox_session_draft },
+  { "lucebox_session_abort", (void *)_cffi_f_lucebox_session_abort, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 198), (void *)_cffi_d_lucebox_session_abort },
+  { "lucebox_session_abort_reset", (void *)_cffi_f_lucebox_session_abort_reset, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 198), (void *)_cffi_d_lucebox_session_abort_reset },
+  { "lucebox_session_clear", (void *)_cffi_f_lucebox_session_clear, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 121), (void *)_cffi_d_lucebox_session_clear },
+  { "lucebox_session_close", (void *)_cffi_f_lucebox_session_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 198), (void *)_cffi_d_lucebox_session_close },
+  { "lucebox_session_cycle", (void *)_cffi_f_lucebox_session_cycle, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 168), (void *)_cffi_d_lucebox_session_cycle },
+  { "lucebox_session_draft", (void *)_cffi_f_lucebox_session_draft, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 147), (void *)_cffi_d_lucebox_session_draft },
+  { "lucebox_session_draft_logits", (void *)_cffi_f_lucebox_session_draft_logits, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 125), (void *)_cffi_d_lucebox_session_draft_logits },
   { "lucebox_session_failure", (void *)_cffi_f_lucebox_session_failure, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 11), (void *)_cffi_d_lucebox_session_failure },
-  { "lucebox_session_force", (void *)_cffi_f_lucebox_session_force, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 127), (void *)_cffi_d_lucebox_session_force },
-  { "lucebox_session_get_info", (void *)_cffi_f_lucebox_session_get_info, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 159), (void *)_cffi_d_lucebox_session_get_info },
+  { "lucebox_session_force", (void *)_cffi_f_lucebox_session_force, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 142), (void *)_cffi_d_lucebox_session_force },
+  { "lucebox_session_get_info", (void *)_cffi_f_lucebox_session_get_info, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 174), (void *)_cffi_d_lucebox_session_get_info },
   { "lucebox_session_logits", (void *)_cffi_f_lucebox_session_logits, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 17), (void *)_cffi_d_lucebox_session_logits },
-  { "lucebox_session_n_past", (void *)_cffi_f_lucebox_session_n_past, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 22), (void *)_cffi_d_lucebox_session_n_past },
-  { "lucebox_session_open", (void *)_cffi_f_lucebox_session_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 51), (void *)_cffi_d_lucebox_session_open },
+  { "lucebox_session_n_past", (void *)_cffi_f_lucebox_session_n_past, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 25), (void *)_cffi_d_lucebox_session_n_past },
+  { "lucebox_session_open", (void *)_cffi_f_lucebox_session_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 54), (void *)_cffi_d_lucebox_session_open },
   { "lucebox_session_own_pass_reason", (void *)_cffi_f_lucebox_session_own_pass_reason, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 8), (void *)_cffi_d_lucebox_session_own_pass_reason },
-  { "lucebox_session_params_init", (void *)_cffi_f_lucebox_session_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 186), (void *)_cffi_d_lucebox_session_params_init },
-  { "lucebox_session_prefill", (void *)_cffi_f_lucebox_session_prefill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 115), (void *)_cffi_d_lucebox_session_prefill },
-  { "lucebox_session_propose", (void *)_cffi_f_lucebox_session_propose, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 105), (void *)_cffi_d_lucebox_session_propose },
-  { "lucebox_session_state_load", (void *)_cffi_f_lucebox_session_state_load, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 146), (void *)_cffi_d_lucebox_session_state_load },
-  { "lucebox_session_state_save", (void *)_cffi_f_lucebox_session_state_save, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 139), (void *)_cffi_d_lucebox_session_state_save },
+  { "lucebox_session_params_init", (void *)_cffi_f_lucebox_session_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 201), (void *)_cffi_d_lucebox_session_params_init },
+  { "lucebox_session_prefill", (void *)_cffi_f_lucebox_session_prefill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 130), (void *)_cffi_d_lucebox_session_prefill },
+  { "lucebox_session_propose", (void *)_cffi_f_lucebox_session_propose, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 115), (void *)_cffi_d_lucebox_session_propose },
+  { "lucebox_session_state_load", (void *)_cffi_f_lucebox_session_state_load, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 161), (void *)_cffi_d_lucebox_session_state_load },
+  { "lucebox_session_state_save", (void *)_cffi_f_lucebox_session_state_save, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 154), (void *)_cffi_d_lucebox_session_state_save },
   { "lucebox_session_why_stepwise", (void *)_cffi_f_lucebox_session_why_stepwise, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 8), (void *)_cffi_d_lucebox_session_why_stepwise },
-  { "lucebox_string_free", (void *)_cffi_f_lucebox_string_free, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 163), (void *)_cffi_d_lucebox_string_free },
-  { "lucebox_system_info", (void *)_cffi_f_lucebox_system_info, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 26), (void *)_cffi_d_lucebox_system_info },
-  { "lucebox_token_bytes", (void *)_cffi_f_lucebox_token_bytes, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 80), (void *)_cffi_d_lucebox_token_bytes },
+  { "lucebox_string_free", (void *)_cffi_f_lucebox_string_free, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 178), (void *)_cffi_d_lucebox_string_free },
+  { "lucebox_system_info", (void *)_cffi_f_lucebox_system_info, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 29), (void *)_cffi_d_lucebox_system_info },
+  { "lucebox_token_bytes", (void *)_cffi_f_lucebox_token_bytes, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 83), (void *)_cffi_d_lucebox_token_bytes },
   { "lucebox_token_is_eog", (void *)_cffi_f_lucebox_token_is_eog, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 4), (void *)_cffi_d_lucebox_token_is_eog },
-  { "lucebox_tokenize", (void *)_cffi_f_lucebox_tokenize, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 61), (void *)_cffi_d_lucebox_tokenize },
+  { "lucebox_tokenize", (void *)_cffi_f_lucebox_tokenize, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 64), (void *)_cffi_d_lucebox_tokenize },
   { "lucebox_upstream_build", (void *)_cffi_f_lucebox_upstream_build, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 15), (void *)_cffi_d_lucebox_upstream_build },
   { "lucebox_version", (void *)_cffi_f_lucebox_version, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 15), (void *)_cffi_d_lucebox_version },
 };
@@ -3712,28 +4002,28 @@ static const struct _cffi_field_s _cffi_fields[] = {
               _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "tokens", offsetof(lucebox_cycle_result, tokens),
               sizeof(((lucebox_cycle_result *)0)->tokens),
-              _CFFI_OP(_CFFI_OP_NOOP, 201) },
+              _CFFI_OP(_CFFI_OP_NOOP, 225) },
   { "draft_tokens", offsetof(lucebox_cycle_result, draft_tokens),
                     sizeof(((lucebox_cycle_result *)0)->draft_tokens),
-                    _CFFI_OP(_CFFI_OP_NOOP, 199) },
+                    _CFFI_OP(_CFFI_OP_NOOP, 223) },
   { "draft_probs", offsetof(lucebox_cycle_result, draft_probs),
                    sizeof(((lucebox_cycle_result *)0)->draft_probs),
-                   _CFFI_OP(_CFFI_OP_NOOP, 197) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 221) },
   { "struct_size", offsetof(lucebox_cycle_stats, struct_size),
                    sizeof(((lucebox_cycle_stats *)0)->struct_size),
-                   _CFFI_OP(_CFFI_OP_NOOP, 48) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 51) },
   { "draft_us", offsetof(lucebox_cycle_stats, draft_us),
                 sizeof(((lucebox_cycle_stats *)0)->draft_us),
-                _CFFI_OP(_CFFI_OP_NOOP, 45) },
+                _CFFI_OP(_CFFI_OP_NOOP, 48) },
   { "verify_us", offsetof(lucebox_cycle_stats, verify_us),
                  sizeof(((lucebox_cycle_stats *)0)->verify_us),
-                 _CFFI_OP(_CFFI_OP_NOOP, 45) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 48) },
   { "sample_us", offsetof(lucebox_cycle_stats, sample_us),
                  sizeof(((lucebox_cycle_stats *)0)->sample_us),
-                 _CFFI_OP(_CFFI_OP_NOOP, 45) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 48) },
   { "rollback_us", offsetof(lucebox_cycle_stats, rollback_us),
                    sizeof(((lucebox_cycle_stats *)0)->rollback_us),
-                   _CFFI_OP(_CFFI_OP_NOOP, 45) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 48) },
   { "n_rows", offsetof(lucebox_cycle_stats, n_rows),
               sizeof(((lucebox_cycle_stats *)0)->n_rows),
               _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -3745,10 +4035,10 @@ static const struct _cffi_field_s _cffi_fields[] = {
                      _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "graph_built", offsetof(lucebox_cycle_stats, graph_built),
                    sizeof(((lucebox_cycle_stats *)0)->graph_built),
-                   _CFFI_OP(_CFFI_OP_NOOP, 39) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 42) },
   { "draft_graph_built", offsetof(lucebox_cycle_stats, draft_graph_built),
                          sizeof(((lucebox_cycle_stats *)0)->draft_graph_built),
-                         _CFFI_OP(_CFFI_OP_NOOP, 39) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 42) },
   { "n_draft_waits", offsetof(lucebox_cycle_stats, n_draft_waits),
                      sizeof(((lucebox_cycle_stats *)0)->n_draft_waits),
                      _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -3763,7 +4053,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
             _CFFI_OP(_CFFI_OP_NOOP, 1) },
   { "struct_size", offsetof(lucebox_model_info, struct_size),
                    sizeof(((lucebox_model_info *)0)->struct_size),
-                   _CFFI_OP(_CFFI_OP_NOOP, 48) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 51) },
   { "n_vocab", offsetof(lucebox_model_info, n_vocab),
                sizeof(((lucebox_model_info *)0)->n_vocab),
                _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -3790,40 +4080,40 @@ static const struct _cffi_field_s _cffi_fields[] = {
                    _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "mtp_borrows_embedding", offsetof(lucebox_model_info, mtp_borrows_embedding),
                              sizeof(((lucebox_model_info *)0)->mtp_borrows_embedding),
-                             _CFFI_OP(_CFFI_OP_NOOP, 39) },
+                             _CFFI_OP(_CFFI_OP_NOOP, 42) },
   { "mtp_borrows_head", offsetof(lucebox_model_info, mtp_borrows_head),
                         sizeof(((lucebox_model_info *)0)->mtp_borrows_head),
-                        _CFFI_OP(_CFFI_OP_NOOP, 39) },
+                        _CFFI_OP(_CFFI_OP_NOOP, 42) },
   { "n_params", offsetof(lucebox_model_info, n_params),
                 sizeof(((lucebox_model_info *)0)->n_params),
-                _CFFI_OP(_CFFI_OP_NOOP, 219) },
+                _CFFI_OP(_CFFI_OP_NOOP, 242) },
   { "size_bytes", offsetof(lucebox_model_info, size_bytes),
                   sizeof(((lucebox_model_info *)0)->size_bytes),
-                  _CFFI_OP(_CFFI_OP_NOOP, 219) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 242) },
   { "mtp_size_bytes", offsetof(lucebox_model_info, mtp_size_bytes),
                       sizeof(((lucebox_model_info *)0)->mtp_size_bytes),
-                      _CFFI_OP(_CFFI_OP_NOOP, 219) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 242) },
   { "n_draft_vocab", offsetof(lucebox_model_info, n_draft_vocab),
                      sizeof(((lucebox_model_info *)0)->n_draft_vocab),
                      _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "mtp_block_bytes", offsetof(lucebox_model_info, mtp_block_bytes),
                        sizeof(((lucebox_model_info *)0)->mtp_block_bytes),
-                       _CFFI_OP(_CFFI_OP_NOOP, 219) },
+                       _CFFI_OP(_CFFI_OP_NOOP, 242) },
   { "draft_rows_bytes", offsetof(lucebox_model_info, draft_rows_bytes),
                         sizeof(((lucebox_model_info *)0)->draft_rows_bytes),
-                        _CFFI_OP(_CFFI_OP_NOOP, 219) },
+                        _CFFI_OP(_CFFI_OP_NOOP, 242) },
   { "struct_size", offsetof(lucebox_model_params, struct_size),
                    sizeof(((lucebox_model_params *)0)->struct_size),
-                   _CFFI_OP(_CFFI_OP_NOOP, 48) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 51) },
   { "path", offsetof(lucebox_model_params, path),
             sizeof(((lucebox_model_params *)0)->path),
-            _CFFI_OP(_CFFI_OP_NOOP, 30) },
+            _CFFI_OP(_CFFI_OP_NOOP, 33) },
   { "mtp_path", offsetof(lucebox_model_params, mtp_path),
                 sizeof(((lucebox_model_params *)0)->mtp_path),
-                _CFFI_OP(_CFFI_OP_NOOP, 30) },
+                _CFFI_OP(_CFFI_OP_NOOP, 33) },
   { "mtp_in_file", offsetof(lucebox_model_params, mtp_in_file),
                    sizeof(((lucebox_model_params *)0)->mtp_in_file),
-                   _CFFI_OP(_CFFI_OP_NOOP, 39) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 42) },
   { "hidden_norm", offsetof(lucebox_model_params, hidden_norm),
                    sizeof(((lucebox_model_params *)0)->hidden_norm),
                    _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -3832,43 +4122,43 @@ static const struct _cffi_field_s _cffi_fields[] = {
                     _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "device", offsetof(lucebox_model_params, device),
               sizeof(((lucebox_model_params *)0)->device),
-              _CFFI_OP(_CFFI_OP_NOOP, 30) },
+              _CFFI_OP(_CFFI_OP_NOOP, 33) },
   { "use_mmap", offsetof(lucebox_model_params, use_mmap),
                 sizeof(((lucebox_model_params *)0)->use_mmap),
-                _CFFI_OP(_CFFI_OP_NOOP, 39) },
+                _CFFI_OP(_CFFI_OP_NOOP, 42) },
   { "repack", offsetof(lucebox_model_params, repack),
               sizeof(((lucebox_model_params *)0)->repack),
-              _CFFI_OP(_CFFI_OP_NOOP, 39) },
+              _CFFI_OP(_CFFI_OP_NOOP, 42) },
   { "check_tensors", offsetof(lucebox_model_params, check_tensors),
                      sizeof(((lucebox_model_params *)0)->check_tensors),
-                     _CFFI_OP(_CFFI_OP_NOOP, 39) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 42) },
   { "progress", offsetof(lucebox_model_params, progress),
                 sizeof(((lucebox_model_params *)0)->progress),
-                _CFFI_OP(_CFFI_OP_NOOP, 122) },
+                _CFFI_OP(_CFFI_OP_NOOP, 137) },
   { "progress_user_data", offsetof(lucebox_model_params, progress_user_data),
                           sizeof(((lucebox_model_params *)0)->progress_user_data),
                           _CFFI_OP(_CFFI_OP_NOOP, 2) },
   { "draft_ids", offsetof(lucebox_model_params, draft_ids),
                  sizeof(((lucebox_model_params *)0)->draft_ids),
-                 _CFFI_OP(_CFFI_OP_NOOP, 73) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 76) },
   { "n_draft_ids", offsetof(lucebox_model_params, n_draft_ids),
                    sizeof(((lucebox_model_params *)0)->n_draft_ids),
-                   _CFFI_OP(_CFFI_OP_NOOP, 48) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 51) },
   { "n_drafted", offsetof(lucebox_proposal, n_drafted),
                  sizeof(((lucebox_proposal *)0)->n_drafted),
                  _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "tokens", offsetof(lucebox_proposal, tokens),
               sizeof(((lucebox_proposal *)0)->tokens),
-              _CFFI_OP(_CFFI_OP_NOOP, 199) },
+              _CFFI_OP(_CFFI_OP_NOOP, 223) },
   { "probs", offsetof(lucebox_proposal, probs),
              sizeof(((lucebox_proposal *)0)->probs),
-             _CFFI_OP(_CFFI_OP_NOOP, 197) },
+             _CFFI_OP(_CFFI_OP_NOOP, 221) },
   { "struct_size", offsetof(lucebox_sampler_params, struct_size),
                    sizeof(((lucebox_sampler_params *)0)->struct_size),
-                   _CFFI_OP(_CFFI_OP_NOOP, 48) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 51) },
   { "seed", offsetof(lucebox_sampler_params, seed),
             sizeof(((lucebox_sampler_params *)0)->seed),
-            _CFFI_OP(_CFFI_OP_NOOP, 218) },
+            _CFFI_OP(_CFFI_OP_NOOP, 205) },
   { "n_prev", offsetof(lucebox_sampler_params, n_prev),
               sizeof(((lucebox_sampler_params *)0)->n_prev),
               _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -3946,82 +4236,85 @@ static const struct _cffi_field_s _cffi_fields[] = {
                    _CFFI_OP(_CFFI_OP_NOOP, 1) },
   { "ignore_eos", offsetof(lucebox_sampler_params, ignore_eos),
                   sizeof(((lucebox_sampler_params *)0)->ignore_eos),
-                  _CFFI_OP(_CFFI_OP_NOOP, 39) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 42) },
   { "samplers", offsetof(lucebox_sampler_params, samplers),
                 sizeof(((lucebox_sampler_params *)0)->samplers),
-                _CFFI_OP(_CFFI_OP_NOOP, 30) },
+                _CFFI_OP(_CFFI_OP_NOOP, 33) },
   { "dry_sequence_breakers", offsetof(lucebox_sampler_params, dry_sequence_breakers),
                              sizeof(((lucebox_sampler_params *)0)->dry_sequence_breakers),
-                             _CFFI_OP(_CFFI_OP_NOOP, 30) },
+                             _CFFI_OP(_CFFI_OP_NOOP, 33) },
   { "grammar", offsetof(lucebox_sampler_params, grammar),
                sizeof(((lucebox_sampler_params *)0)->grammar),
-               _CFFI_OP(_CFFI_OP_NOOP, 30) },
+               _CFFI_OP(_CFFI_OP_NOOP, 33) },
   { "chat_json", offsetof(lucebox_sampler_params, chat_json),
                  sizeof(((lucebox_sampler_params *)0)->chat_json),
-                 _CFFI_OP(_CFFI_OP_NOOP, 30) },
+                 _CFFI_OP(_CFFI_OP_NOOP, 33) },
   { "reasoning_budget_tokens", offsetof(lucebox_sampler_params, reasoning_budget_tokens),
                                sizeof(((lucebox_sampler_params *)0)->reasoning_budget_tokens),
                                _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "logit_bias", offsetof(lucebox_sampler_params, logit_bias),
                   sizeof(((lucebox_sampler_params *)0)->logit_bias),
-                  _CFFI_OP(_CFFI_OP_NOOP, 206) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 230) },
   { "n_logit_bias", offsetof(lucebox_sampler_params, n_logit_bias),
                     sizeof(((lucebox_sampler_params *)0)->n_logit_bias),
-                    _CFFI_OP(_CFFI_OP_NOOP, 48) },
+                    _CFFI_OP(_CFFI_OP_NOOP, 51) },
+  { "sampler_rng", offsetof(lucebox_sampler_params, sampler_rng),
+                   sizeof(((lucebox_sampler_params *)0)->sampler_rng),
+                   _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "struct_size", offsetof(lucebox_session_info, struct_size),
                    sizeof(((lucebox_session_info *)0)->struct_size),
-                   _CFFI_OP(_CFFI_OP_NOOP, 48) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 51) },
   { "n_ctx", offsetof(lucebox_session_info, n_ctx),
              sizeof(((lucebox_session_info *)0)->n_ctx),
-             _CFFI_OP(_CFFI_OP_NOOP, 218) },
+             _CFFI_OP(_CFFI_OP_NOOP, 205) },
   { "n_seq", offsetof(lucebox_session_info, n_seq),
              sizeof(((lucebox_session_info *)0)->n_seq),
-             _CFFI_OP(_CFFI_OP_NOOP, 218) },
+             _CFFI_OP(_CFFI_OP_NOOP, 205) },
   { "n_ubatch", offsetof(lucebox_session_info, n_ubatch),
                 sizeof(((lucebox_session_info *)0)->n_ubatch),
-                _CFFI_OP(_CFFI_OP_NOOP, 218) },
+                _CFFI_OP(_CFFI_OP_NOOP, 205) },
   { "max_width", offsetof(lucebox_session_info, max_width),
                  sizeof(((lucebox_session_info *)0)->max_width),
                  _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "n_rs_seq", offsetof(lucebox_session_info, n_rs_seq),
                 sizeof(((lucebox_session_info *)0)->n_rs_seq),
-                _CFFI_OP(_CFFI_OP_NOOP, 218) },
+                _CFFI_OP(_CFFI_OP_NOOP, 205) },
   { "context_bytes", offsetof(lucebox_session_info, context_bytes),
                      sizeof(((lucebox_session_info *)0)->context_bytes),
-                     _CFFI_OP(_CFFI_OP_NOOP, 219) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 242) },
   { "compute_bytes", offsetof(lucebox_session_info, compute_bytes),
                      sizeof(((lucebox_session_info *)0)->compute_bytes),
-                     _CFFI_OP(_CFFI_OP_NOOP, 219) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 242) },
   { "mtp_context_bytes", offsetof(lucebox_session_info, mtp_context_bytes),
                          sizeof(((lucebox_session_info *)0)->mtp_context_bytes),
-                         _CFFI_OP(_CFFI_OP_NOOP, 219) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 242) },
   { "mtp_compute_bytes", offsetof(lucebox_session_info, mtp_compute_bytes),
                          sizeof(((lucebox_session_info *)0)->mtp_compute_bytes),
-                         _CFFI_OP(_CFFI_OP_NOOP, 219) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 242) },
   { "mtp_kv_in_trunk", offsetof(lucebox_session_info, mtp_kv_in_trunk),
                        sizeof(((lucebox_session_info *)0)->mtp_kv_in_trunk),
-                       _CFFI_OP(_CFFI_OP_NOOP, 39) },
+                       _CFFI_OP(_CFFI_OP_NOOP, 42) },
   { "draft_chain", offsetof(lucebox_session_info, draft_chain),
                    sizeof(((lucebox_session_info *)0)->draft_chain),
-                   _CFFI_OP(_CFFI_OP_NOOP, 39) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 42) },
   { "attend_selected", offsetof(lucebox_session_info, attend_selected),
                        sizeof(((lucebox_session_info *)0)->attend_selected),
-                       _CFFI_OP(_CFFI_OP_NOOP, 39) },
+                       _CFFI_OP(_CFFI_OP_NOOP, 42) },
   { "kept_graphs_bytes", offsetof(lucebox_session_info, kept_graphs_bytes),
                          sizeof(((lucebox_session_info *)0)->kept_graphs_bytes),
-                         _CFFI_OP(_CFFI_OP_NOOP, 219) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 242) },
   { "struct_size", offsetof(lucebox_session_params, struct_size),
                    sizeof(((lucebox_session_params *)0)->struct_size),
-                   _CFFI_OP(_CFFI_OP_NOOP, 48) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 51) },
   { "n_ctx", offsetof(lucebox_session_params, n_ctx),
              sizeof(((lucebox_session_params *)0)->n_ctx),
-             _CFFI_OP(_CFFI_OP_NOOP, 218) },
+             _CFFI_OP(_CFFI_OP_NOOP, 205) },
   { "n_seq", offsetof(lucebox_session_params, n_seq),
              sizeof(((lucebox_session_params *)0)->n_seq),
-             _CFFI_OP(_CFFI_OP_NOOP, 218) },
+             _CFFI_OP(_CFFI_OP_NOOP, 205) },
   { "n_ubatch", offsetof(lucebox_session_params, n_ubatch),
                 sizeof(((lucebox_session_params *)0)->n_ubatch),
-                _CFFI_OP(_CFFI_OP_NOOP, 218) },
+                _CFFI_OP(_CFFI_OP_NOOP, 205) },
   { "n_threads", offsetof(lucebox_session_params, n_threads),
                  sizeof(((lucebox_session_params *)0)->n_threads),
                  _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -4036,86 +4329,91 @@ static const struct _cffi_field_s _cffi_fields[] = {
                   _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "cache_type_k", offsetof(lucebox_session_params, cache_type_k),
                     sizeof(((lucebox_session_params *)0)->cache_type_k),
-                    _CFFI_OP(_CFFI_OP_NOOP, 30) },
+                    _CFFI_OP(_CFFI_OP_NOOP, 33) },
   { "cache_type_v", offsetof(lucebox_session_params, cache_type_v),
                     sizeof(((lucebox_session_params *)0)->cache_type_v),
-                    _CFFI_OP(_CFFI_OP_NOOP, 30) },
+                    _CFFI_OP(_CFFI_OP_NOOP, 33) },
   { "mtp_kv_in_trunk", offsetof(lucebox_session_params, mtp_kv_in_trunk),
                        sizeof(((lucebox_session_params *)0)->mtp_kv_in_trunk),
-                       _CFFI_OP(_CFFI_OP_NOOP, 39) },
+                       _CFFI_OP(_CFFI_OP_NOOP, 42) },
   { "draft_chain", offsetof(lucebox_session_params, draft_chain),
                    sizeof(((lucebox_session_params *)0)->draft_chain),
-                   _CFFI_OP(_CFFI_OP_NOOP, 39) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 42) },
   { "attend_selected", offsetof(lucebox_session_params, attend_selected),
                        sizeof(((lucebox_session_params *)0)->attend_selected),
-                       _CFFI_OP(_CFFI_OP_NOOP, 39) },
+                       _CFFI_OP(_CFFI_OP_NOOP, 42) },
   { "n_kept_graphs", offsetof(lucebox_session_params, n_kept_graphs),
                      sizeof(((lucebox_session_params *)0)->n_kept_graphs),
                      _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "even_drafts", offsetof(lucebox_session_params, even_drafts),
                    sizeof(((lucebox_session_params *)0)->even_drafts),
-                   _CFFI_OP(_CFFI_OP_NOOP, 39) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 42) },
+  { "coupled_drafts", offsetof(lucebox_session_params, coupled_drafts),
+                      sizeof(((lucebox_session_params *)0)->coupled_drafts),
+                      _CFFI_OP(_CFFI_OP_NOOP, 42) },
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "lucebox_cycle_request", 203, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_cycle_request", 227, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_cycle_request), offsetof(struct _cffi_align__lucebox_cycle_request, y), 0, 2 },
-  { "lucebox_cycle_result", 204, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_cycle_result", 228, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_cycle_result), offsetof(struct _cffi_align__lucebox_cycle_result, y), 2, 8 },
-  { "lucebox_cycle_stats", 205, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_cycle_stats", 229, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_cycle_stats), offsetof(struct _cffi_align__lucebox_cycle_stats, y), 10, 12 },
-  { "lucebox_logit_bias", 207, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_logit_bias", 231, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_logit_bias), offsetof(struct _cffi_align__lucebox_logit_bias, y), 22, 2 },
-  { "lucebox_model", 208, _CFFI_F_OPAQUE,
+  { "lucebox_model", 232, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "lucebox_model_info", 209, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_model_info", 233, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_model_info), offsetof(struct _cffi_align__lucebox_model_info, y), 24, 17 },
-  { "lucebox_model_params", 210, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_model_params", 234, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_model_params), offsetof(struct _cffi_align__lucebox_model_params, y), 41, 14 },
-  { "lucebox_proposal", 211, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_proposal", 235, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_proposal), offsetof(struct _cffi_align__lucebox_proposal, y), 55, 3 },
-  { "lucebox_sampler", 212, _CFFI_F_OPAQUE,
+  { "lucebox_sampler", 236, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "lucebox_sampler_params", 213, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_sampler_params), offsetof(struct _cffi_align__lucebox_sampler_params, y), 58, 35 },
-  { "lucebox_session", 214, _CFFI_F_OPAQUE,
+  { "lucebox_sampler_params", 237, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_sampler_params), offsetof(struct _cffi_align__lucebox_sampler_params, y), 58, 36 },
+  { "lucebox_session", 238, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "lucebox_session_info", 215, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_session_info), offsetof(struct _cffi_align__lucebox_session_info, y), 93, 14 },
-  { "lucebox_session_params", 216, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_session_params), offsetof(struct _cffi_align__lucebox_session_params, y), 107, 15 },
+  { "lucebox_session_info", 239, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_session_info), offsetof(struct _cffi_align__lucebox_session_info, y), 94, 14 },
+  { "lucebox_session_params", 240, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_session_params), offsetof(struct _cffi_align__lucebox_session_params, y), 108, 16 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
-  { "lucebox_finish", 194, _cffi_prim_int(sizeof(enum lucebox_finish), ((enum lucebox_finish)-1) <= 0),
+  { "lucebox_finish", 217, _cffi_prim_int(sizeof(enum lucebox_finish), ((enum lucebox_finish)-1) <= 0),
     "LUCEBOX_FINISH_NONE,LUCEBOX_FINISH_EOG,LUCEBOX_FINISH_LIMIT,LUCEBOX_FINISH_CONTEXT,LUCEBOX_FINISH_FAILED" },
-  { "lucebox_hidden_norm", 195, _cffi_prim_int(sizeof(enum lucebox_hidden_norm), ((enum lucebox_hidden_norm)-1) <= 0),
+  { "lucebox_hidden_norm", 218, _cffi_prim_int(sizeof(enum lucebox_hidden_norm), ((enum lucebox_hidden_norm)-1) <= 0),
     "LUCEBOX_HIDDEN_NORM_FILE,LUCEBOX_HIDDEN_NORM_FULL,LUCEBOX_HIDDEN_NORM_PER_STREAM" },
-  { "lucebox_mtp_source", 196, _cffi_prim_int(sizeof(enum lucebox_mtp_source), ((enum lucebox_mtp_source)-1) <= 0),
+  { "lucebox_mtp_source", 219, _cffi_prim_int(sizeof(enum lucebox_mtp_source), ((enum lucebox_mtp_source)-1) <= 0),
     "LUCEBOX_MTP_NONE,LUCEBOX_MTP_IN_FILE,LUCEBOX_MTP_SIDECAR" },
-  { "lucebox_status", 217, _cffi_prim_int(sizeof(lucebox_status), ((lucebox_status)-1) <= 0),
+  { "lucebox_rng", 220, _cffi_prim_int(sizeof(enum lucebox_rng), ((enum lucebox_rng)-1) <= 0),
+    "LUCEBOX_RNG_AUTO,LUCEBOX_RNG_MT19937,LUCEBOX_RNG_GUMBEL" },
+  { "lucebox_status", 241, _cffi_prim_int(sizeof(lucebox_status), ((lucebox_status)-1) <= 0),
     "LUCEBOX_OK,LUCEBOX_ERR_ARGUMENT,LUCEBOX_ERR_IO,LUCEBOX_ERR_FORMAT,LUCEBOX_ERR_MISMATCH,LUCEBOX_ERR_MEMORY,"
     "LUCEBOX_ERR_BACKEND,LUCEBOX_ERR_CONTEXT_FULL,LUCEBOX_ERR_CANCELLED,LUCEBOX_ERR_ROLLBACK,LUCEBOX_ERR_DECODE,"
     "LUCEBOX_ERR_STATE,LUCEBOX_ERR_INTERNAL,LUCEBOX_ERR_SAMPLING" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "lucebox_cycle_request", 203 },
-  { "lucebox_cycle_result", 204 },
-  { "lucebox_cycle_stats", 205 },
-  { "lucebox_log_callback", 190 },
-  { "lucebox_logit_bias", 207 },
-  { "lucebox_model", 208 },
-  { "lucebox_model_info", 209 },
-  { "lucebox_model_params", 210 },
-  { "lucebox_progress_callback", 122 },
-  { "lucebox_proposal", 211 },
-  { "lucebox_sampler", 212 },
-  { "lucebox_sampler_params", 213 },
-  { "lucebox_session", 214 },
-  { "lucebox_session_info", 215 },
-  { "lucebox_session_params", 216 },
-  { "lucebox_status", 217 },
+  { "lucebox_cycle_request", 227 },
+  { "lucebox_cycle_result", 228 },
+  { "lucebox_cycle_stats", 229 },
+  { "lucebox_log_callback", 212 },
+  { "lucebox_logit_bias", 231 },
+  { "lucebox_model", 232 },
+  { "lucebox_model_info", 233 },
+  { "lucebox_model_params", 234 },
+  { "lucebox_progress_callback", 137 },
+  { "lucebox_proposal", 235 },
+  { "lucebox_sampler", 236 },
+  { "lucebox_sampler_params", 237 },
+  { "lucebox_session", 238 },
+  { "lucebox_session_info", 239 },
+  { "lucebox_session_params", 240 },
+  { "lucebox_status", 241 },
 };
 
 static const struct _cffi_type_context_s _cffi_type_context = {
@@ -4125,12 +4423,12 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   _cffi_struct_unions,
   _cffi_enums,
   _cffi_typenames,
-  73,  /* num_globals */
+  80,  /* num_globals */
   13,  /* num_struct_unions */
-  4,  /* num_enums */
+  5,  /* num_enums */
   16,  /* num_typenames */
   NULL,  /* no includes */
-  221,  /* num_types */
+  244,  /* num_types */
   1,  /* flags */
 };
 

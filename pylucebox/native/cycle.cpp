@@ -299,6 +299,24 @@ lucebox_status lucebox_session_propose(lucebox_session * session, const int32_t 
     });
 }
 
+lucebox_status lucebox_session_draft_logits(lucebox_session * session, int32_t seq, float * logits) {
+    return guarded([&] {
+        needed(logits, "logits");
+        seq_state & state = needed(session, "session").ready(seq);
+        if (!state.use_mtp || state.n_past >= (int32_t) session->params.n_ctx) {
+            fail(LUCEBOX_ERR_STATE, "sequence %d cannot draft: it was prefilled without MTP, or its context is full", seq);
+        }
+        try {
+            session->drafter->drop(seq);
+            session->drafter->first_logits(seq, logits);
+            session->drafter->drop(seq);
+        } catch (...) {
+            state.phase = seq_phase::failed;
+            throw;
+        }
+    });
+}
+
 lucebox_status lucebox_session_draft(lucebox_session * session, int32_t seq, int32_t n, int32_t * tokens,
                                      float * probs) {
     return guarded([&] {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "draft_rows.h"
+#include "gumbel.h"
 #include "lucebox.h"
 #include "model_files.h"
 
@@ -106,6 +107,9 @@ template <typename T> void give_result(T * dst, T src) {
 
 char * copy_string(const std::string & text);
 
+// What drafts do to their logits to foresee the draws of `chain`: its filters that look at logits alone.
+draft_pick pick_of(const common_params_sampling & params, const common_sampler * chain);
+
 // While one of these lives, the error lines that the calling thread logs are kept.
 class log_capture {
   public:
@@ -164,4 +168,5 @@ struct lucebox_model {
 struct lucebox_sampler {
     std::shared_ptr<lucebox::model_state> model;
     common_sampler_ptr                    chain;
+    lucebox::draft_pick                   pick; // for drafts that are to foresee its draws
 };

@@ -180,6 +180,13 @@ LUCEBOX_API lucebox_status lucebox_grammar_from_schema(const char * json_schema,
 
 /* ---- sampler ------------------------------------------------------------------------------------------ */
 
+/* Where the random numbers of the draws come from. */
+enum lucebox_rng {
+    LUCEBOX_RNG_AUTO    = 0, /* GUMBEL where the chain and this build allow it                               */
+    LUCEBOX_RNG_MT19937 = 1, /* upstream's: one stream for each request, one number for each token            */
+    LUCEBOX_RNG_GUMBEL  = 2  /* noise that is a function of seed, position and token: drafts can foresee draws */
+};
+
 typedef struct lucebox_logit_bias {
     int32_t token;
     float   bias;
@@ -222,6 +229,7 @@ typedef struct lucebox_sampler_params {
     int32_t      reasoning_budget_tokens; /* -1: no limit; used with chat_json            */
     const lucebox_logit_bias * logit_bias;
     size_t                     n_logit_bias;
+    int32_t sampler_rng; /* enum lucebox_rng; mirostat and adaptive-p draw from streams of their own: they take no GUMBEL */
 } lucebox_sampler_params;
 
 LUCEBOX_API void           lucebox_sampler_params_init(lucebox_sampler_params * params);
@@ -230,6 +238,14 @@ LUCEBOX_API lucebox_status lucebox_sampler_open(const lucebox_model * model, con
 LUCEBOX_API void           lucebox_sampler_close(lucebox_sampler * sampler);
 /* The chain as upstream prints it. */
 LUCEBOX_API lucebox_status lucebox_sampler_describe(const lucebox_sampler * sampler, char ** out_text);
+/* enum lucebox_rng in force, never AUTO. */
+LUCEBOX_API int32_t lucebox_sampler_rng(const lucebox_sampler * sampler);
+/* Draw `n` tokens one after the other, each from these logits (n_vocab floats), without the grammar. For tests. */
+LUCEBOX_API lucebox_status lucebox_sampler_draw(lucebox_sampler * sampler, const float * logits, size_t n_logits,
+                                                size_t n, int32_t * out_tokens);
+/* The noise of LUCEBOX_RNG_GUMBEL for `n` tokens from 0 on. `draw` is 1 for the draw that follows one which a grammar
+ * refused, else 0. For tests. Not a number where the build has no such sampler. */
+LUCEBOX_API void lucebox_gumbel_noise(uint32_t seed, uint32_t position, uint32_t draw, size_t n, double * out);
 
 /* ---- session ------------------------------------------------------------------------------------------ */
 
@@ -249,6 +265,7 @@ typedef struct lucebox_session_params {
     bool         attend_selected; /* attention of few rows reads selected cells without a mask, where it can */
     int32_t      n_kept_graphs;   /* graphs of few rows to keep, for the trunk and for the MTP block, 0..64 */
     bool         even_drafts;     /* sequences of a cycle verify the same number of drafts: one run of the model */
+    bool         coupled_drafts;  /* drafts of sequences with LUCEBOX_RNG_GUMBEL share the noise of the sampler */
 } lucebox_session_params;
 
 typedef struct lucebox_session_info {
@@ -280,7 +297,8 @@ enum lucebox_finish {
 typedef struct lucebox_proposal {
     int32_t n_drafted;
     int32_t tokens[LUCEBOX_MAX_DRAFT];
-    float   probs[LUCEBOX_MAX_DRAFT]; /* top-1 probability over the tokens that can be drafted */
+    float   probs[LUCEBOX_MAX_DRAFT]; /* top-1 probability over the tokens that can be drafted; of drafts that share the
+                                       * sampler's noise, how likely their lead over the second makes it that they hold */
 } lucebox_proposal;
 
 /* What one sequence wants of a cycle. */
@@ -367,6 +385,10 @@ LUCEBOX_API const char * lucebox_session_failure(const lucebox_session * session
  * tests. */
 LUCEBOX_API lucebox_status lucebox_session_draft(lucebox_session * session, int32_t seq, int32_t n, int32_t * tokens,
                                                  float * probs);
+
+/* Logits of the draft after the sequence's last token, n_vocab floats; -inf for tokens that cannot be drafted. Forgets
+ * what was proposed. For tests and measurements. */
+LUCEBOX_API lucebox_status lucebox_session_draft_logits(lucebox_session * session, int32_t seq, float * logits);
 
 /* Replace the last sampled token, which is not in the context yet. For teacher forcing. */
 LUCEBOX_API lucebox_status lucebox_session_force(lucebox_session * session, int32_t seq, int32_t token);

@@ -1,9 +1,14 @@
 #include "mtp_chain.h"
 
+#ifdef LUCEBOX_COUPLED_DRAFTS
+#    include "gumbel.h"
+#endif
+
 #include "llama-context.h"
 #include "llama-memory-hybrid-idx.h"
 #include "models/models.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
@@ -41,6 +46,41 @@ draft_tables tables_of(const llama_model & model, const llama_cparams & cparams)
     };
 }
 
+#ifdef LUCEBOX_COUPLED_DRAFTS
+// What an input holds of a sequence: its lucebox::draft_pick, and the position of the first draft.
+const int64_t N_PICK_WORDS = (int64_t) lucebox::DRAFT_PICK_WORDS + 1;
+
+// Candidates that a device hands to the host, which picks among them: the most likely ones.
+const int64_t MAX_HANDED_OVER = 64;
+
+// dst: F32 [3, n_seqs], row of the head, token, and its chance to hold; sources: logits [n, n_seqs], the input above, and
+// two that may be missing, I32 [n] or [n, n_seqs]: the tokens of the logits, and the rows of the head they belong to.
+void pick_op(ggml_tensor * dst, int ith, int nth, void * step) {
+    const ggml_tensor * logits = dst->src[0];
+    const ggml_tensor * how    = dst->src[1];
+    const ggml_tensor * ids    = dst->src[2];
+    const ggml_tensor * rows   = dst->src[3];
+
+    const auto of_seq = [](const ggml_tensor * t, int64_t s) -> const int32_t * {
+        return t ? (const int32_t *) ((const char *) t->data + (t->ne[1] > 1 ? s * t->nb[1] : 0)) : nullptr;
+    };
+    for (int64_t s = ith; s < logits->ne[1]; s += nth) {
+        const int32_t *     words = of_seq(how, s);
+        lucebox::draft_pick pick;
+        std::memcpy((void *) &pick, words, sizeof(pick));
+        const int64_t   position = words[lucebox::DRAFT_PICK_WORDS] + (int64_t) (intptr_t) step;
+        const int32_t * tokens   = of_seq(ids, s);
+        const auto      found    = lucebox::pick_draft(pick, position, (const float *) ((const char *) logits->data + s * logits->nb[1]),
+                                                       tokens, logits->ne[0]);
+        float * out = (float *) ((char *) dst->data + s * dst->nb[1]);
+        // both fit into a float: a vocabulary has far less than 2^24 tokens
+        out[0] = (float) (rows ? of_seq(rows, s)[found.row] : found.row);
+        out[1] = (float) (tokens ? tokens[found.row] : found.row);
+        out[2] = found.prob;
+    }
+}
+#endif
+
 // The rows of a batch by steps: the first step has all but the last n_steps - 1 rows of each sequence, every later one
 // the next row of each. What upstream fills in for the whole batch is copied from there, so that it is computed in one
 // way only.
@@ -61,6 +101,16 @@ class chain_rows : public llm_graph_input_i {
         ggml_set_input(tokens);
         ggml_set_input(h);
     }
+
+#ifdef LUCEBOX_COUPLED_DRAFTS
+    // How each sequence picks, as pick_op reads it.
+    ggml_tensor * add_picks(const lucebox::draft_pick * by_seq) {
+        picks = by_seq;
+        how   = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, N_PICK_WORDS, n_seqs);
+        ggml_set_input(how);
+        return how;
+    }
+#endif
 
     int64_t n_rows(int64_t step) const { return (step == 0 ? n_first : 1) * n_seqs; }
 
@@ -95,6 +145,16 @@ class chain_rows : public llm_graph_input_i {
             ggml_backend_tensor_set(tokens, ubatch->token + from, to * sizeof(llama_token), n_first * sizeof(llama_token));
             ggml_backend_tensor_set(h, ubatch->embd + from * width, to * h->nb[1], n_first * h->nb[1]);
         }
+#ifdef LUCEBOX_COUPLED_DRAFTS
+        for (int64_t s = 0; how != nullptr && s < n_seqs; ++s) {
+            // the newest pair of a sequence is at the place of the state, its token one further, the draft two
+            const int64_t newest              = s * n_seq_rows + n_first - 1;
+            int32_t       words[N_PICK_WORDS] = {};
+            std::memcpy(words, &picks[ubatch->seq_id[newest][0]], sizeof(lucebox::draft_pick));
+            words[lucebox::DRAFT_PICK_WORDS] = ubatch->pos[newest] + 2;
+            ggml_backend_tensor_set(how, words, s * how->nb[1], sizeof(words));
+        }
+#endif
         for (const part & p : parts) {
             GGML_ASSERT(ggml_backend_buffer_is_host(p.all->buffer));
             fill(p);
@@ -144,12 +204,30 @@ class chain_rows : public llm_graph_input_i {
     const bool           on_cpu;
     std::vector<part>    parts;
     std::vector<uint8_t> bytes;
+#ifdef LUCEBOX_COUPLED_DRAFTS
+    const lucebox::draft_pick * picks = nullptr;
+    ggml_tensor *               how   = nullptr; // I32 [N_PICK_WORDS, n_seqs]
+#endif
+};
+
+// What a step drafts.
+struct choice {
+    ggml_tensor * row;   // I32 [n_seqs], of the head
+    ggml_tensor * token; // I32 [n_seqs]
+    ggml_tensor * pair;  // F32 [2, 1, n_seqs], token and probability
 };
 
 struct mtp_chain : public llama_model_qwen4exp::graph_mtp {
     mtp_chain(const llama_model & model, const llm_graph_params & params);
 
   private:
+    choice likeliest(ggml_tensor * logits, const draft_tables & tables);
+    choice coupled(ggml_tensor * logits, const draft_tables & tables, ggml_tensor * how, int64_t step);
+
+    ggml_tensor * token_of(ggml_tensor * row, const draft_tables & tables) {
+        return tables.ids ? ggml_reshape_1d(ctx0, ggml_get_rows(ctx0, tables.ids, row), row->ne[0]) : row;
+    }
+
     // a step: what the helpers of the base need to know of its rows
     mtp_chain(const llama_model & model, const llm_graph_params & params, no_build) :
         graph_mtp(model, params, no_build{}) {}
@@ -199,6 +277,12 @@ mtp_chain::mtp_chain(const llama_model & model, const llm_graph_params & params)
     inp.self_k_rot = all->self_k_rot;
     inp.self_v_rot = all->self_v_rot;
 
+    ggml_tensor * how = nullptr;
+#ifdef LUCEBOX_COUPLED_DRAFTS
+    if (cparams.mtp_picks) {
+        how = rows.add_picks(cparams.mtp_picks);
+    }
+#endif
     ggml_tensor * h      = rows.h;
     ggml_tensor * drafts = nullptr; // [2, steps so far, n_seqs]
     for (int64_t i = 0; i < n_steps; ++i) {
@@ -219,21 +303,11 @@ mtp_chain::mtp_chain(const llama_model & model, const llm_graph_params & params)
 
         ggml_tensor * logits = build_head(h);
         cb(logits, "mtp_logits", il);
-        ggml_tensor * best = ggml_argmax(ctx0, logits);
-        ggml_tensor * prob = ggml_get_rows(ctx0, ggml_reshape_3d(ctx0, ggml_soft_max(ctx0, logits), 1, logits->ne[0], rows.n_seqs),
-                                           ggml_reshape_2d(ctx0, best, 1, rows.n_seqs));
-
-        ggml_tensor * token = best;
-        if (tables.ids) {
-            token = ggml_reshape_1d(ctx0, ggml_get_rows(ctx0, tables.ids, best), rows.n_seqs);
-        }
-        // it fits into a float: a vocabulary has far less than 2^24 tokens
-        ggml_tensor * id   = ggml_reshape_3d(ctx0, ggml_cast(ctx0, token, GGML_TYPE_F32), 1, 1, rows.n_seqs);
-        ggml_tensor * pair = ggml_concat(ctx0, id, prob, 0);
-        drafts             = drafts ? ggml_concat(ctx0, drafts, pair, 1) : pair;
+        const choice draft = how ? coupled(logits, tables, how, i) : likeliest(logits, tables);
+        drafts             = drafts ? ggml_concat(ctx0, drafts, draft.pair, 1) : draft.pair;
         ggml_build_forward_expand(gf, drafts);
 
-        embd = ggml_get_rows(ctx0, tables.embd, tables.by_row ? best : token);
+        embd = ggml_get_rows(ctx0, tables.embd, tables.by_row ? draft.row : draft.token);
     }
 
     res->t_embd      = nullptr;
@@ -245,6 +319,48 @@ mtp_chain::mtp_chain(const llama_model & model, const llm_graph_params & params)
     res->add_input(std::move(owned)); // last: it copies what the others were filled with
     res->set_params(params);          // the steps put theirs there
 }
+
+choice mtp_chain::likeliest(ggml_tensor * logits, const draft_tables & tables) {
+    const int64_t n_seqs = logits->ne[1];
+    ggml_tensor * best   = ggml_argmax(ctx0, logits);
+    ggml_tensor * prob   = ggml_get_rows(ctx0, ggml_reshape_3d(ctx0, ggml_soft_max(ctx0, logits), 1, logits->ne[0], n_seqs),
+                                         ggml_reshape_2d(ctx0, best, 1, n_seqs));
+    ggml_tensor * token  = token_of(best, tables);
+    // it fits into a float: a vocabulary has far less than 2^24 tokens
+    ggml_tensor * id = ggml_reshape_3d(ctx0, ggml_cast(ctx0, token, GGML_TYPE_F32), 1, 1, n_seqs);
+    return { best, token, ggml_concat(ctx0, id, prob, 0) };
+}
+
+#ifdef LUCEBOX_COUPLED_DRAFTS
+// The host picks, also for a head on a device, which then hands over its most likely tokens: with noise for the few that
+// the filters leave, that is less work than noise for a whole vocabulary, wherever it is made.
+choice mtp_chain::coupled(ggml_tensor * logits, const draft_tables & tables, ggml_tensor * how, int64_t step) {
+    const int64_t n_seqs = logits->ne[1];
+    ggml_tensor * ids    = tables.ids ? ggml_reshape_1d(ctx0, tables.ids, ggml_nelements(tables.ids)) : nullptr;
+    ggml_tensor * rows   = nullptr;
+    if (!is_on_cpu(tables.head)) {
+        const int64_t n = std::min(MAX_HANDED_OVER, logits->ne[0]);
+        rows            = ggml_top_k(ctx0, logits, (int) n);
+        logits = ggml_reshape_2d(ctx0, ggml_get_rows(ctx0, ggml_reshape_3d(ctx0, logits, 1, logits->ne[0], n_seqs), rows), n, n_seqs);
+        ids    = rows;
+        if (tables.ids) {
+            ids = ggml_reshape_2d(ctx0, ggml_get_rows(ctx0, tables.ids, ggml_reshape_1d(ctx0, rows, n * n_seqs)), n, n_seqs);
+        }
+    }
+    ggml_tensor * sources[] = { logits, how, ids, rows };
+    ggml_tensor * found     = ggml_custom_4d(ctx0, GGML_TYPE_F32, 3, n_seqs, 1, 1, sources, rows ? 4 : ids ? 3 : 2, pick_op,
+                                             (int) n_seqs, (void *) (intptr_t) step);
+    cb(found, "mtp_pick", -1);
+    ggml_tensor * row = ggml_cast(ctx0, ggml_view_2d(ctx0, found, 1, n_seqs, found->nb[1], 0), GGML_TYPE_I32);
+    row               = ggml_reshape_1d(ctx0, row, n_seqs);
+    ggml_tensor * pair = ggml_view_3d(ctx0, found, 2, 1, n_seqs, found->nb[1], found->nb[1], sizeof(float));
+    return { row, token_of(row, tables), ggml_cont(ctx0, pair) };
+}
+#else
+choice mtp_chain::coupled(ggml_tensor *, const draft_tables &, ggml_tensor *, int64_t) {
+    throw std::runtime_error("this build cannot couple drafts");
+}
+#endif
 
 } // namespace
 

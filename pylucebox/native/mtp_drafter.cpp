@@ -7,9 +7,6 @@
 #    include "mtp_chain.h"
 #endif
 
-#include <cmath>
-#include <cstdlib>
-
 namespace lucebox {
 
 // A first draft step takes along up to this many pairs that waited; more are computed before it.
@@ -59,6 +56,22 @@ static const float * drafts_of(llama_context *, llama_seq_id) {
 }
 #endif
 
+#ifdef LUCEBOX_COUPLED_DRAFTS
+static void set_picks(llama_context * ctx, const draft_pick * picks) {
+    llama_set_mtp_picks(ctx, picks);
+}
+
+static picked pick_from(const draft_pick & how, int64_t position, const float * logits, int32_t n) {
+    return pick_draft(how, position, logits, nullptr, n);
+}
+#else
+static void set_picks(llama_context *, const draft_pick *) {}
+
+static picked pick_from(const draft_pick &, int64_t, const float * logits, int32_t n) {
+    return pick_likeliest(logits, n);
+}
+#endif
+
 mtp_drafter::mtp_drafter(llama_context * context, uint32_t n_seq, const model_files & files, bool chained) :
     files(files),
     ctx(context),
@@ -66,6 +79,7 @@ mtp_drafter::mtp_drafter(llama_context * context, uint32_t n_seq, const model_fi
     width((size_t) hidden_width(llama_get_model(ctx))),
     n_vocab(llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(ctx)))),
     sequences(n_seq),
+    picks(n_seq),
     no_state(width),
     stepwise(chained ? why_no_mtp_chain(ctx) : "draft_chain is off") {
     // only the rows that a chain goes on from are read back
@@ -75,6 +89,7 @@ mtp_drafter::mtp_drafter(llama_context * context, uint32_t n_seq, const model_fi
 void mtp_drafter::clear(int32_t seq) {
     llama_memory_seq_rm(llama_get_memory(ctx), seq, -1, -1);
     sequences[(size_t) seq] = {};
+    picks[(size_t) seq]     = {};
 }
 
 void mtp_drafter::feed(int32_t seq, llama_token next, llama_pos pos, const float * hidden) {
@@ -173,21 +188,21 @@ void mtp_drafter::keep_state(int32_t row, sequence & s) const {
     s.chain_hidden.assign(hidden, hidden + width);
 }
 
-// Greedy choice, and its softmax probability over the tokens that the head covers: 1 / sum(exp(logit - max)).
-void mtp_drafter::pick(int32_t row, sequence & s) const {
+const float * mtp_drafter::logits_of(int32_t row) const {
     const float * logits = llama_get_logits_ith(ctx, row);
     if (logits == nullptr) {
         fail(LUCEBOX_ERR_INTERNAL, "the MTP block gave no logits for row %d", row);
     }
-    int32_t best = 0;
-    for (int32_t i = 1; i < n_vocab; ++i) {
-        best = logits[i] >= logits[best] ? i : best; // of equals the last one, as the CPU's argmax has it
-    }
-    double sum = 0.0;
-    for (int32_t i = 0; i < n_vocab; ++i) {
-        sum += (double) std::exp(logits[i] - logits[best]);
-    }
-    append(s, best, (float) (1.0 / sum));
+    return logits;
+}
+
+void mtp_drafter::pick(int32_t row, int32_t seq) {
+    sequence &    s      = sequences[(size_t) seq];
+    const float * logits = logits_of(row);
+    // the newest pair is at the place of its state, its token one further, the first draft two
+    const int64_t position = s.positions.back() + 2 + s.chain.n_drafted;
+    const picked  found    = pick_from(picks[(size_t) seq], position, logits, n_vocab);
+    append(s, found.row, found.prob);
     keep_state(row, s);
 }
 
@@ -252,6 +267,15 @@ bool mtp_drafter::level(const std::vector<int32_t> & left, int32_t n, draft_coun
     return n_seqs * (n_first + (size_t) n - 1) <= most;
 }
 
+// Likeliest tokens, if all that draft want them, are picked by operations of the device's own.
+void mtp_drafter::use_picks(const std::vector<int32_t> & left) {
+    bool any = false;
+    for (size_t seq = 0; seq < left.size(); ++seq) {
+        any = any || (left[seq] > 0 && picks[seq].coupled);
+    }
+    set_picks(ctx, any ? picks.data() : nullptr);
+}
+
 // `n` drafts of each sequence that has some left.
 void mtp_drafter::launch(const std::vector<int32_t> & left, int32_t n, draft_counts & counts) {
     batch.clear();
@@ -265,6 +289,7 @@ void mtp_drafter::launch(const std::vector<int32_t> & left, int32_t n, draft_cou
             }
         }
     }
+    use_picks(left);
     run(n, counts);
     for (size_t seq = 0; seq < left.size(); ++seq) {
         if (rows[seq] < 0) {
@@ -294,9 +319,19 @@ void mtp_drafter::launch_step(const std::vector<int32_t> & left, draft_counts & 
     run(0, counts);
     for (size_t seq = 0; seq < left.size(); ++seq) {
         if (rows[seq] >= 0) {
-            pick(rows[seq], sequences[seq]);
+            pick(rows[seq], (int32_t) seq);
         }
     }
+}
+
+void mtp_drafter::first_logits(int32_t seq, float * logits) {
+    draft_counts ignored;
+    catch_up(seq, ignored);
+    batch.clear();
+    const int32_t row = add_next(seq);
+    run(0, ignored);
+    std::copy_n(logits_of(row), n_vocab, logits);
+    pick(row, seq);
 }
 
 void mtp_drafter::extend(const std::vector<int32_t> & n_more, draft_counts & counts) {

@@ -48,6 +48,13 @@ class mtp_drafter {
     // Takes the rows from `pos` on out of the block's cache.
     void forget_from(int32_t seq, llama_pos pos);
 
+    // How the drafts of a sequence are picked from now on; `clear` goes back to the likeliest token.
+    void couple(int32_t seq, const draft_pick & pick) { picks[(size_t) seq] = pick; }
+
+    // Writes the n_vocab logits that the first draft of a sequence is picked from, and begins its chain with that draft.
+    // There must be no chain.
+    void first_logits(int32_t seq, float * logits);
+
     // Replaces the token of the newest pair, which was not computed. There must be no chain.
     void force(int32_t seq, llama_token next);
 
@@ -94,7 +101,9 @@ class mtp_drafter {
     bool    level(const std::vector<int32_t> & left, int32_t n, draft_counts & counts);
     void    launch(const std::vector<int32_t> & left, int32_t n, draft_counts & counts);
     void    launch_step(const std::vector<int32_t> & left, draft_counts & counts);
-    void    pick(int32_t row, sequence & s) const;
+    void    pick(int32_t row, int32_t seq);
+    void    use_picks(const std::vector<int32_t> & left);
+    const float * logits_of(int32_t row) const;
     void    append(sequence & s, llama_token token, float prob) const;
     void    keep_state(int32_t row, sequence & s) const;
     void    keep_newest(sequence & s) const;
@@ -105,6 +114,7 @@ class mtp_drafter {
     const size_t          width;   // floats of a hidden state
     const int32_t         n_vocab;
     std::vector<sequence> sequences;
+    std::vector<draft_pick> picks; // one for each sequence; the context reads them
     std::vector<int32_t>  rows; // of the batch, from which each sequence's next draft is read; -1: none
     std::vector<float>    no_state; // of rows whose state the device puts in
     std::string           stepwise;

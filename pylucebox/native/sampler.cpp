@@ -3,6 +3,9 @@
 #include "text_limits.h"
 
 #include "json.h"
+#ifdef LUCEBOX_GUMBEL
+#    include "llama-ext.h"
+#endif
 
 #include <cmath>
 #include <sstream>
@@ -48,6 +51,9 @@ void require_finite(const lucebox_sampler_params & p) {
     }
     if (p.mirostat < 0 || p.mirostat > 2) {
         fail(LUCEBOX_ERR_ARGUMENT, "mirostat is %d; it must be 0, 1 or 2", p.mirostat);
+    }
+    if (p.sampler_rng < LUCEBOX_RNG_AUTO || p.sampler_rng > LUCEBOX_RNG_GUMBEL) {
+        fail(LUCEBOX_ERR_ARGUMENT, "sampler_rng is %d, which is no lucebox_rng", p.sampler_rng);
     }
 }
 
@@ -198,7 +204,52 @@ void read_params(const model_state & model, const lucebox_sampler_params & in, c
     require_tame_grammar(common_grammar_value(out.grammar));
 }
 
+#ifdef LUCEBOX_GUMBEL
+bool draws_with_gumbel(const common_sampler * chain, uint32_t * seed) {
+    return llama_sampler_gumbel_seed(common_sampler_get(chain), seed);
+}
+
+void choose_rng(int32_t rng, common_params_sampling & out) {
+    out.gumbel         = rng != LUCEBOX_RNG_MT19937;
+    const bool differs = rng == LUCEBOX_RNG_GUMBEL && std::strcmp(out.rng_name(), "gumbel") != 0;
+    if (differs) {
+        fail(LUCEBOX_ERR_ARGUMENT, "sampler_rng is gumbel, but mirostat and adaptive-p draw from streams of their own");
+    }
+}
+#else
+// built from a llama.cpp without the hook
+bool draws_with_gumbel(const common_sampler *, uint32_t *) {
+    return false;
+}
+
+void choose_rng(int32_t rng, common_params_sampling &) {
+    if (rng == LUCEBOX_RNG_GUMBEL) {
+        fail(LUCEBOX_ERR_ARGUMENT, "sampler_rng is gumbel, but this build's llama.cpp has no such sampler");
+    }
+}
+#endif
+
 } // namespace
+
+draft_pick pick_of(const common_params_sampling & params, const common_sampler * chain) {
+    draft_pick pick;
+    float      temperature = 1.0f;
+    pick.min_keep          = params.min_keep;
+    for (const enum common_sampler_type type : params.samplers) {
+        if (type == COMMON_SAMPLER_TYPE_TOP_K && params.top_k > 0) {
+            pick.add(draft_pick::TOP_K, (float) params.top_k);
+        } else if (type == COMMON_SAMPLER_TYPE_TOP_P && params.top_p < 1.0f) {
+            pick.add(draft_pick::TOP_P, params.top_p);
+        } else if (type == COMMON_SAMPLER_TYPE_MIN_P && params.min_p > 0.0f) {
+            pick.add(draft_pick::MIN_P, params.min_p);
+        } else if (type == COMMON_SAMPLER_TYPE_TEMPERATURE) {
+            temperature = params.temp;
+            pick.add(draft_pick::TEMPERATURE, params.temp);
+        }
+    }
+    pick.coupled = temperature > 0.0f && draws_with_gumbel(chain, &pick.seed);
+    return pick;
+}
 
 } // namespace lucebox
 
@@ -248,6 +299,7 @@ lucebox_status lucebox_sampler_open(const lucebox_model * model, const lucebox_s
         const auto             taken = take_params(params, lucebox_sampler_params_init);
         common_params_sampling upstream;
         read_params(*model->state, taken, upstream);
+        choose_rng(taken.sampler_rng, upstream);
 
         auto              sampler = std::make_unique<lucebox_sampler>();
         const log_capture capture;
@@ -264,7 +316,8 @@ lucebox_status lucebox_sampler_open(const lucebox_model * model, const lucebox_s
             fail(LUCEBOX_ERR_ARGUMENT, "the sampler cannot be set up: %s",
                  capture.text_or("upstream gave no reason").c_str());
         }
-        *out = sampler.release();
+        sampler->pick = pick_of(upstream, sampler->chain.get());
+        *out          = sampler.release();
     });
 }
 
@@ -277,4 +330,46 @@ lucebox_status lucebox_sampler_describe(const lucebox_sampler * sampler, char **
         needed(out_text, "out_text");
         *out_text = copy_string(common_sampler_print(needed(sampler, "sampler").chain.get()));
     });
+}
+
+int32_t lucebox_sampler_rng(const lucebox_sampler * sampler) {
+    return sampler != nullptr && draws_with_gumbel(sampler->chain.get(), nullptr) ? LUCEBOX_RNG_GUMBEL :
+                                                                                   LUCEBOX_RNG_MT19937;
+}
+
+lucebox_status lucebox_sampler_draw(lucebox_sampler * sampler, const float * logits, size_t n_logits, size_t n,
+                                    int32_t * out_tokens) {
+    return guarded([&] {
+        llama_sampler * chain = common_sampler_get(needed(sampler, "sampler").chain.get());
+        if (n_logits != (size_t) sampler->model->n_vocab()) {
+            fail(LUCEBOX_ERR_ARGUMENT, "there are %zu logits; the vocabulary has %d tokens", n_logits,
+                 sampler->model->n_vocab());
+        }
+        needed(logits, "logits");
+        needed(out_tokens, "out_tokens");
+        std::vector<llama_token_data> tokens(n_logits);
+        for (size_t i = 0; i < n; ++i) {
+            for (size_t token = 0; token < n_logits; ++token) {
+                tokens[token] = { (llama_token) token, logits[token], 0.0f };
+            }
+            llama_token_data_array candidates = { tokens.data(), tokens.size(), -1, false };
+            llama_sampler_apply(chain, &candidates);
+            if (candidates.selected < 0 || (size_t) candidates.selected >= candidates.size) {
+                fail(LUCEBOX_ERR_SAMPLING, "the sampler chose no token");
+            }
+            out_tokens[i] = candidates.data[candidates.selected].id;
+            llama_sampler_accept(chain, out_tokens[i]);
+        }
+    });
+}
+
+void lucebox_gumbel_noise(uint32_t seed, uint32_t position, uint32_t draw, size_t n, double * out) {
+    for (size_t i = 0; out != nullptr && i < n; ++i) {
+#ifdef LUCEBOX_GUMBEL
+        out[i] = llama_gumbel_noise(seed, position, draw, (int32_t) i);
+#else
+        (void) seed, (void) position, (void) draw;
+        out[i] = NAN;
+#endif
+    }
 }

@@ -285,6 +285,12 @@ void lucebox_session::feed_newest(int32_t seq, bool others_are_written) {
     drafter->feed(seq, state.last, state.n_past - 1, newest.data());
 }
 
+void lucebox_session::couple(int32_t seq, const draft_pick & pick) {
+    if (drafter && params.coupled_drafts) {
+        drafter->couple(seq, pick);
+    }
+}
+
 void lucebox_session::want_wide_state(bool want) {
     for (const seq_state & state : seqs) {
         want = want || (state.phase == seq_phase::ready && state.use_mtp);
@@ -349,6 +355,7 @@ void lucebox_session_params_init(lucebox_session_params * params) {
     params->n_kept_graphs   = 16;
     params->attend_selected = true;
     params->even_drafts     = true;
+    params->coupled_drafts  = true;
 }
 
 lucebox_status lucebox_session_open(lucebox_model * model, const lucebox_session_params * params,
@@ -421,6 +428,7 @@ lucebox_status lucebox_session_prefill(lucebox_session * session, int32_t seq, c
         seq_state & state = session->at(seq);
         state.use_mtp     = use_mtp && session->drafter != nullptr;
         state.sampler     = std::move(owned->chain);
+        session->couple(seq, owned->pick);
         try {
             prefill(*session, seq, tokens, n_tokens, progress, user_data);
         } catch (...) {

@@ -58,6 +58,9 @@ struct lucebox_session {
     // Hands the newest pair to the drafter, in place of those that wait if the trunk's graph has written these.
     void feed_newest(int32_t seq, bool others_are_written);
 
+    // Lets the drafts of a sequence foresee the draws of its sampler.
+    void couple(int32_t seq, const lucebox::draft_pick & pick);
+
     // The trunk hands out its wide state only while a sequence uses it.
     void want_wide_state(bool want);
 

@@ -1,6 +1,10 @@
 // Saving and restoring a sequence between cycles.
 #include "session.h"
 
+#ifdef LUCEBOX_GUMBEL
+#    include "llama-ext.h"
+#endif
+
 namespace lucebox {
 
 namespace {
@@ -173,6 +177,15 @@ void resume_writing(lucebox_session & s, int32_t seq, const state_header & h) {
     s.writer->set_hidden(seq, h.n_past - 1, waiting.hidden.data());
 }
 
+// A new sampler counts from 0, although the sequence does not begin here.
+void go_on_drawing(seq_state & state) {
+#ifdef LUCEBOX_GUMBEL
+    llama_sampler_gumbel_set_position(common_sampler_get(state.sampler.get()), (uint32_t) state.n_past + 1);
+#else
+    (void) state;
+#endif
+}
+
 } // namespace
 
 } // namespace lucebox
@@ -238,6 +251,8 @@ lucebox_status lucebox_session_state_load(lucebox_session * session, int32_t seq
         state.last    = h.last;
         state.use_mtp = h.use_mtp != 0;
         state.sampler = std::move(owned->chain);
+        session->couple(seq, owned->pick);
+        go_on_drawing(state);
         state.phase   = seq_phase::ready;
     });
 }

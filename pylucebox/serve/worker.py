@@ -68,6 +68,8 @@ def serve(
         The native library is missing or of another build.
     """
     lib = _native.Library()
+    # the default of requests and of the flag: in a variable, since llama.cpp without that patch would refuse a flag
+    os.environ.setdefault("LLAMA_ARG_SAMPLER_RNG", "gumbel")
     adaptive = launch["verify_width"] == 0
     params = _native.PolicyParams(
         spec_json=json.dumps(launch["spec"]).encode(),

@@ -118,6 +118,7 @@ def _record(
     forced = source.forced
     n_wanted = len(forced) or source.max_tokens
     sampler = session.open_sampler(_NO_EOG if forced else source.sampling, None)
+    rng: str = sampler.rng
     token, finish = session.prefill(_SEQ, source.prompt, sampler, use_mtp=True)
     tokens: list[int] = []
     drafts: list[tuple[int, ...]] = []
@@ -138,6 +139,7 @@ def _record(
         token, finish = result.tokens[0], result.finish
     words = ",".join(map(str, source.prompt))
     draws = not forced and draws_of(source.sampling) is not None
+    plain = bool(forced) or source.sampling.is_greedy
     made = "forced" if forced else f"temperature {source.sampling.temperature:g}, seed {source.sampling.seed}"
     return Trace(
         name=source.name,
@@ -150,6 +152,7 @@ def _record(
         prompt=tuple(source.prompt),
         seed=source.sampling.seed if draws else None,
         temperature=source.sampling.temperature if draws else 0.0,
+        sampler_rng=None if plain else rng,
         facts={**facts, "text": made, "prompt_sha256": hashlib.sha256(words.encode()).hexdigest()},
     )
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pylucebox._errors import InvalidArgumentError
+from pylucebox._sampling import SAMPLER_RNGS
 from pylucebox._stats import MAX_DRAFT
 from pylucebox.width.hints import Draws, TextHints
 
@@ -66,6 +67,10 @@ class Trace:
         Ids of the prompt; empty if it was not recorded.
     seed, temperature
         Of the sampler whose numbers drew the text, if they can be foretold; None otherwise.
+    sampler_rng
+        Where the random numbers of the text came from; None for a text that was followed or is greedy. With
+        ``"gumbel"`` the drafts shared its noise, and `probs` are what their lead says of their chance to hold;
+        otherwise each is the likeliest token, and `probs` are top-1 probabilities.
     facts
         Where the trace comes from: model, build, settings.
     match
@@ -87,6 +92,7 @@ class Trace:
     prompt: tuple[int, ...] = ()
     seed: int | None = None
     temperature: float = 0.0
+    sampler_rng: str | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
     match: tuple[int, ...] = field(init=False, repr=False)
 
@@ -104,6 +110,9 @@ class Trace:
         if self.max_tokens < len(self.tokens):
             allowed = f"{len(self.tokens)} or more, the tokens there are"
             raise InvalidArgumentError(argument="max_tokens", value=self.max_tokens, allowed=allowed)
+        if self.sampler_rng not in (None, *SAMPLER_RNGS):
+            allowed = f"None or one of {', '.join(SAMPLER_RNGS)}"
+            raise InvalidArgumentError(argument="sampler_rng", value=self.sampler_rng, allowed=allowed)
         if self.n_prompt < 0:
             raise InvalidArgumentError(argument="n_prompt", value=self.n_prompt, allowed="0 or more")
         if self.prompt and len(self.prompt) != self.n_prompt:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SUFFIX", "read_trace", "write_trace"]
 
-_SCHEMA: Final = "lucebox-trace/1"
+_SCHEMA: Final = "lucebox-trace/2"
+# Version 1 does not say where random numbers came from: all its drafts are the likeliest tokens.
+_READABLE: Final = ("lucebox-trace/1", _SCHEMA)
 _FAMILY: Final = _SCHEMA.partition("/")[0]
 _P_STEPS: Final = 65_535
 _MAX_TOKENS: Final = 1_000_000
@@ -62,6 +64,7 @@ def write_trace(path: StrPath, trace: Trace) -> None:
         "max_tokens": trace.max_tokens,
         "seed": trace.seed,
         "temperature": trace.temperature,
+        "sampler_rng": trace.sampler_rng,
         "digest": trace.digest,
         "facts": dict(trace.facts),
     }
@@ -120,6 +123,7 @@ def read_trace(path: StrPath) -> Trace:
             prompt=tuple(arrays["prompt"].tolist()) if "prompt" in arrays else (),
             seed=None if header.get("seed") is None else _whole(header["seed"]),
             temperature=float(header.get("temperature", 0.0)),
+            sampler_rng=header["sampler_rng"] if header["schema"] == _SCHEMA else None,
             facts={str(key): str(value) for key, value in header["facts"].items()},
         )
         digest = header["digest"]
@@ -188,9 +192,9 @@ def _header(raw: npt.NDArray[np.uint8], path: str) -> dict[str, Any]:
         schema = header["schema"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _refused(path, "its header cannot be read") from error
-    if schema != _SCHEMA:
+    if schema not in _READABLE:
         later = isinstance(schema, str) and schema.startswith(f"{_FAMILY}/")
-        what = f"it is {schema!r}, this version reads {_SCHEMA!r}" if later else "it is no trace"
+        what = f"it is {schema!r}, this version reads {' and '.join(_READABLE)}" if later else "it is no trace"
         raise _refused(path, what)
     found: dict[str, Any] = header
     return found

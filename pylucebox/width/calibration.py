@@ -4,6 +4,9 @@ A draft's probability says much about whether it will hold, but not on the trunk
 text. Six weights correct it: an offset, another for the first draft, the scale of the log-odds, and how much the recent
 acceptance of the text, the number that will draw the token, and what the text had in such a place before count. Few
 weights learn from few labels; bins would need hundreds.
+
+Drafts that share the sampler's noise have no probability of that kind: theirs is made from their lead over the second
+(docs/coupled-drafts.md), on the scale that the weights start from.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def generate(model: Model, widths: tuple[int, ...], n_tokens: int) -> tuple[list
     """Return tokens, the trunk's state, and how many drafts held in the cycles."""
     session = NativeSession(model, OPTIONS)
     ids = model.tokenize("One, two, three and four.", add_special=False, parse_special=True)
-    sampler = session.open_sampler(SamplingParams(temperature=0.9, seed=3), None)
+    sampler = session.open_sampler(SamplingParams(temperature=0.9, seed=3, sampler_rng="mt19937"), None)
     token, _ = session.prefill(0, ids, sampler, use_mtp=widths != (1,))
     tokens, held = [token], set()
     cycle = 0

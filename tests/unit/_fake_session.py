@@ -60,6 +60,7 @@ class FakeSampler:
     params: SamplingParams
     chat_json: str | None
     used: bool = False
+    rng: str = "gumbel"
 
 
 @dataclass

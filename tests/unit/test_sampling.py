@@ -28,6 +28,18 @@ def test_greedy_has_temperature_zero() -> None:
     assert not SamplingParams().is_greedy
 
 
+@pytest.mark.parametrize("name", [None, "gumbel", "mt19937"])
+def test_generators_are_known_by_name(name: str | None) -> None:
+    assert SamplingParams(sampler_rng=name).sampler_rng == name
+
+
+@pytest.mark.parametrize(
+    "settings", [{"sampler_rng": "dice"}, {"sampler_rng": "gumbel", "mirostat": 2}, {"sampler_rng": 1}]
+)
+def test_other_generators_and_those_that_cannot_be_had_are_refused(settings: dict[str, Any]) -> None:
+    assert refused(**settings).argument == "sampler_rng"
+
+
 @pytest.mark.parametrize("name", _RANGES)
 def test_ends_of_each_range_are_allowed_and_what_lies_beyond_is_not(name: str) -> None:
     allowed = _RANGES[name]

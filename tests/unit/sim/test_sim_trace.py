@@ -77,6 +77,7 @@ def test_prompt_of_another_length_is_refused() -> None:
         ({"probs": ((0.5,) * 6 + (float("nan"),),) * 2}, "probs"),
         ({"max_tokens": 2}, "max_tokens"),
         ({"n_prompt": -1}, "n_prompt"),
+        ({"sampler_rng": "dice"}, "sampler_rng"),
     ],
 )
 def test_parts_that_do_not_fit_together_are_refused(changes: dict[str, Any], argument: str) -> None:
@@ -163,13 +164,15 @@ def _without(key: str) -> Any:
 
 
 DAMAGES = {
-    "later version": _changed_header(schema="lucebox-trace/2"),
+    "later version": _changed_header(schema="lucebox-trace/3"),
     "something else": _changed_header(schema="other/1"),
     "no schema": _without("schema"),
     "no name": _without("name"),
     "no facts": _without("facts"),
     "facts are a list": _changed_header(facts=[1]),
     "no digest": _without("digest"),
+    "no generator": _without("sampler_rng"),
+    "generator is a number": _changed_header(sampler_rng=5),
     "other digest": _changed_header(digest="0" * 64),
     "limit is a text": _changed_header(max_tokens="9"),
     "limit is a truth": _changed_header(max_tokens=True),
@@ -205,8 +208,16 @@ def test_a_later_version_is_told_from_rubbish(tmp_path: Path) -> None:
     path = tmp_path / "x.npz"
     write_trace(path, trace_of(LENGTHS))
     np.savez_compressed(path, **DAMAGES["later version"](arrays_of(path)))
-    with pytest.raises(TraceFormatError, match="lucebox-trace/2"):
+    with pytest.raises(TraceFormatError, match="lucebox-trace/3"):
         read_trace(path)
+
+
+def test_the_first_version_is_read_and_says_nothing_of_random_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    write_trace(path, replace(trace_of(LENGTHS), sampler_rng="gumbel"))
+    assert read_trace(path).sampler_rng == "gumbel"
+    np.savez_compressed(path, **_changed_header(schema="lucebox-trace/1")(arrays_of(path)))
+    assert read_trace(path).sampler_rng is None
 
 
 def test_no_cut_or_flipped_byte_gets_through_or_crashes(tmp_path: Path) -> None:
