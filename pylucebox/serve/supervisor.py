@@ -259,6 +259,8 @@ class Supervisor:
 
     def _on_end(self, code: int) -> None:
         assert self._launch is not None
+        if self._line is not None:
+            self._on_line(self._line)  # its last words may say that it was ready
         self._worker = None
         self._kill_s = None
         self._hang_up()
