@@ -172,6 +172,14 @@ class Serve(Server):
         """Return the command."""
         return [sys.executable, "-m", "pylucebox.serve.main"]
 
+    def wait(self) -> None:
+        """Wait until it is ready and the supervisor knows, which comes a moment later."""
+        super().wait()
+        until = time.monotonic() + _START_S
+        while "lucebox-serve: ready at " not in self.log_text():
+            assert time.monotonic() < until, self.log_text()[-3000:]
+            time.sleep(0.02)
+
     def worker(self) -> int:
         """Return the process that serves."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text("ascii").split()
