@@ -13,9 +13,7 @@ from pylucebox.width.hints import Draws
 @pytest.mark.parametrize("seed", [1, 4_000_000_000])
 def test_number_of_each_token_tells_whether_the_likeliest_is_drawn(seed: int) -> None:
     top_k = 20
-    sampling = SamplingParams(
-        temperature=1.0, seed=seed, top_k=top_k, top_p=1.0, min_p=0.0, sampler_rng="mt19937"
-    )
+    sampling = SamplingParams(temperature=1.0, seed=seed, top_k=top_k, top_p=1.0, min_p=0.0, sampler_rng="mt19937")
     with Engine.demo(mtp="off", n_ctx=256) as engine:
         done = engine.generate("The sum of 1, 2 and 3 is", max_tokens=60, sampling=sampling, logprobs=top_k)
     assert done.logprobs is not None
