@@ -14,40 +14,6 @@ __all__ = ["Blind", "Plain", "Unhinted"]
 _SAYS_NOTHING: Final = 0.5
 
 
-class Blind:
-    """A policy that is shown the same probability for every draft, so that only counting is left.
-
-    Parameters
-    ----------
-    policy
-        The policy.
-    """
-
-    def __init__(self, policy: AdaptiveWidth) -> None:
-        self._policy = policy
-
-    def begin(self, n_seq: int, max_width: int) -> None:
-        """Pass on."""
-        self._policy.begin(n_seq, max_width)
-
-    def choose(self, seq: int, context: CycleContext) -> int:
-        """Pass on."""
-        return self._policy.choose(seq, context)
-
-    def plan(self, seq: int, context: CycleContext) -> CyclePlan:
-        """Pass on what is not about the text."""
-        return self._policy.plan(seq, replace(context, hints=None))
-
-    def decide(self, seq: int, probs: Sequence[float], tokens: Sequence[int] = ()) -> tuple[int, int]:  # noqa: ARG002
-        """Pass on how many drafts there are."""
-        return self._policy.decide(seq, (_SAYS_NOTHING,) * len(probs))
-
-    def observe(self, seq: int, observation: CycleObservation) -> None:
-        """Pass on what held and what it took."""
-        probs = (_SAYS_NOTHING,) * len(observation.draft_probs)
-        self._policy.observe(seq, replace(observation, draft_probs=probs))
-
-
 class Unhinted:
     """A policy that is told nothing of the prompt or the sampler, so that of each draft it knows the probability alone.
 
@@ -79,6 +45,19 @@ class Unhinted:
     def observe(self, seq: int, observation: CycleObservation) -> None:
         """Pass on."""
         self._policy.observe(seq, observation)
+
+
+class Blind(Unhinted):
+    """A policy that is shown the same probability for every draft, so that only counting is left."""
+
+    def decide(self, seq: int, probs: Sequence[float], tokens: Sequence[int] = ()) -> tuple[int, int]:  # noqa: ARG002
+        """Pass on how many drafts there are."""
+        return self._policy.decide(seq, (_SAYS_NOTHING,) * len(probs))
+
+    def observe(self, seq: int, observation: CycleObservation) -> None:
+        """Pass on what held and what it took."""
+        probs = (_SAYS_NOTHING,) * len(observation.draft_probs)
+        self._policy.observe(seq, replace(observation, draft_probs=probs))
 
 
 class Plain:
