@@ -70,7 +70,7 @@ TEXTS = (
     Text("essay", "prose", "prose-essay", _sampled(0.7, 4)),
     Text("json", "json", "json", GREEDY),
     Text("csv", "table", "csv-table", GREEDY),
-    Text("table", "table", "demo:table", _sampled(0.7, 3)),
+    Text("table", "table", "demo:table", _sampled(0.7, 2)),
     Text("dialogue", "dialogue", "dialogue", _sampled(0.9, 5)),
     Text("code-temperature-1", "sampled", "demo:code", _card(4)),
     Text("dialogue-temperature-1", "sampled", "dialogue", _card(5)),

@@ -83,13 +83,6 @@ def test_attention(n_cells: int, cache_type: str) -> None:
             assert together.tobytes() == single[: len(together)].tobytes(), f"{width} rows, {n_threads} threads"
 
 
-def test_few_rows_of_q8_have_the_bits_of_many() -> None:
-    operations = Operations()
-    weights, rows = normal(40, 1280), normal(12, 1280, seed=1)
-    few, many = (operations.product(weights, "q8_0", rows[:n]) for n in (8, 12))
-    assert few.tobytes() == many[: len(few)].tobytes()
-
-
 def test_attention_skips_what_the_mask_bars() -> None:
     n_cells, dim = 3000, 64
     q, k, v = normal(2, 1, dim), normal(1, n_cells, dim, seed=1), normal(1, n_cells, dim, seed=2)
