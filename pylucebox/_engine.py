@@ -83,7 +83,8 @@ class Engine(EngineFacts):
         `n_threads`.
     n_ubatch
         Prompt tokens computed at once, 32 to 8192. None takes what the device has room for: 512, up to 2048 on a GPU
-        with much free memory, down to 64 where memory is short. The text is the same.
+        with much free memory, down to 64 where memory is short. On a CPU the text is the same with each; for the same
+        bytes on a GPU whatever memory is free, give a number.
     device, n_gpu_layers
         ``"auto"``, ``"cpu"``, or a device name of `system_info`; and how many layers are put on it, -1 for all.
     flash_attn

@@ -20,7 +20,7 @@ from pylucebox._errors import (
 )
 from pylucebox._model import HIDDEN_NORMS, HiddenNorm, Model, ModelOptions
 from pylucebox._native_session import NativeSession
-from pylucebox._prefill_chunk import DEFAULT_CHUNK, free_device_bytes, open_with_chunk
+from pylucebox._prefill_chunk import DEFAULT_CHUNK, LARGEST_CHUNK, free_device_bytes, open_with_chunk
 from pylucebox._request import RequestRules, check_bool, check_integer
 from pylucebox._session import Progress
 from pylucebox._session_options import DEFAULT_KEPT_GRAPHS, SessionOptions, even_drafts_wanted
@@ -261,11 +261,20 @@ def _open_sized(options: EngineOptions, model: Model, wanted: SessionOptions) ->
     """Open with the chunk that was asked for, or else one that the device has room for, beside the MTP block if any."""
     if options.n_ubatch is not None:
         return NativeSession(model, wanted)
-    session = open_with_chunk(
-        lambda chunk: NativeSession(model, replace(wanted, n_ubatch=chunk)),
-        lambda: free_device_bytes(system_info().devices, options.device, options.n_gpu_layers),
-    )
-    _log.info("prompts are computed %d tokens at once", session.info.n_ubatch)
+
+    def free_bytes() -> int | None:
+        return free_device_bytes(system_info().devices, options.device, options.n_gpu_layers)
+
+    session = open_with_chunk(lambda chunk: NativeSession(model, replace(wanted, n_ubatch=chunk)), free_bytes)
+    chunk = session.info.n_ubatch
+    _log.info("prompts are computed %d tokens at once", chunk)
+    if chunk < LARGEST_CHUNK and 2 * chunk <= session.info.n_ctx and free_bytes() is not None:
+        _log.warning(
+            "prompts are computed %d tokens at once since the GPU's memory is short: texts can differ from those with "
+            "another chunk; n_ubatch=%d keeps it, or free memory",
+            chunk,
+            chunk,
+        )
     return session
 
 

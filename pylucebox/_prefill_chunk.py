@@ -60,8 +60,10 @@ def free_device_bytes(devices: Iterable[Device], device: str, n_gpu_layers: int)
 def open_with_chunk(open_session: Callable[[int], _S], free_bytes: Callable[[], int | None]) -> _S:
     """Open a session with the largest chunk that its device has room for, `SMALLEST_CHUNK` to `LARGEST_CHUNK` tokens.
 
-    Tokens and logits are the same with every chunk. Scratch memory grows with it, that of the MTP block included, and
-    is measured on an open session of `DEFAULT_CHUNK`: the context and the widths of the model decide it as much.
+    On a CPU tokens and logits are the same with every chunk. A GPU adds up in an order that depends on how many tokens
+    it computes at once, so there the same bytes need the same chunk. Scratch memory grows with the chunk, that of the
+    MTP block included, and is measured on an open session of `DEFAULT_CHUNK`: the context and the widths of the model
+    decide it as much.
 
     Parameters
     ----------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -304,8 +304,11 @@ class OpenBench:
         self._opened = open_engine(options, None)
         self.model: Model = self._opened.model
         try:
-            plain_options = session_options(options, self.model, max_width=1)
-            self._plain = NativeSession(self.model, plain_options)
+            # the same chunk of a prompt: a GPU adds up in another order in chunks of another size
+            plain = replace(
+                session_options(options, self.model, max_width=1), n_ubatch=self._opened.session.info.n_ubatch
+            )
+            self._plain = NativeSession(self.model, plain)
         except BaseException:
             self.close()
             raise

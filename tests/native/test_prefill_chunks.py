@@ -9,10 +9,12 @@ from collections.abc import Sequence
 import pytest
 from _models import WriteModel
 
-from pylucebox import SamplingParams
+from pylucebox import SamplingParams, _open
 from pylucebox._model import Model, ModelOptions
 from pylucebox._native_session import NativeSession, SessionOptions
+from pylucebox._open import EngineOptions
 from pylucebox._session import Ask
+from pylucebox.cli._exactness_run import OpenBench
 from pylucebox.testing import TinySpec
 
 GREEDY = SamplingParams(temperature=0.0, seed=0, ignore_eos=True)
@@ -49,6 +51,27 @@ def compare(write_model: WriteModel, n_prompt: int, chunks: Sequence[int]) -> No
 
 def test_small_chunks(write_model: WriteModel) -> None:
     compare(write_model, 700, (512, 32, 128, 304, 464, 1024))
+
+
+def test_exactness_compares_sessions_with_one_chunk(
+    write_model: WriteModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # a GPU computes in another order in chunks of another size; here the memory alone is a GPU's
+    monkeypatch.setattr(_open, "free_device_bytes", lambda *_: 1 << 50)
+    with OpenBench(EngineOptions(model=write_model(SPEC).model, n_ctx=2048)) as bench:
+        assert bench._plain.info.n_ubatch == bench._opened.session.info.n_ubatch == 2048
+    assert not [record for record in caplog.records if "memory is short" in record.message]
+
+
+def test_a_chunk_that_memory_made_smaller_is_told(
+    write_model: WriteModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_open, "free_device_bytes", lambda *_: 1)
+    with OpenBench(EngineOptions(model=write_model(SPEC).model, n_ctx=2048)) as bench:
+        assert bench._opened.session.info.n_ubatch == 512
+    (told,) = [record for record in caplog.records if "memory is short" in record.message]
+    assert told.levelname == "WARNING"
+    assert "n_ubatch=512" in told.message
 
 
 @pytest.mark.exactness_full
