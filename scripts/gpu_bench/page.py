@@ -13,12 +13,19 @@ from pylucebox.ab.page import page
 __all__ = ["write_page"]
 
 COLOURS = ("#1f4e92", "#c1440e", "#0b6e4f", "#6b7280", "#7a3e9d", "#8a6d00")
-BAR_WIDTH, BAR_HEIGHT, LABEL_WIDTH = 420, 18, 230
+BAR_WIDTH, BAR_HEIGHT, LABEL_WIDTH = 420, 18, 270
 
 
 def write_page(folder: Path) -> Path:
-    """Write ``gpu.html`` beside the JSON files of a folder and return it."""
+    """Write ``gpu.html`` beside the files of a folder and return it.
+
+    Those are the JSON files of `gpu_bench`, and ``kernels.jsonl`` of ``lucebox-gpu-kernels measure``.
+    """
     found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+    kernels = folder / "kernels.jsonl"
+    if kernels.exists():
+        lines = kernels.read_text(encoding="utf-8").splitlines()
+        found["kernels"] = {"rows": [json.loads(line) for line in lines]}
     parts = [SECTIONS[name](found[name]["rows"]) for name in SECTIONS if name in found]
     header = el("header", el("h1", "The whole model on a GPU"), class_="head")
     path = folder / "gpu.html"
@@ -48,7 +55,7 @@ def _bars(bars: Sequence[tuple[str, Sequence[float]]], unit: str) -> Html:
             marks.append(el("rect", x=f"{x:.1f}", y=y, width=f"{width:.1f}", height=BAR_HEIGHT, fill=colour))
             x += width
         marks.append(el("text", f"{sum(parts):.3g} {unit}", x=f"{x + 6:.1f}", y=y + 13, font_size=12))
-    height, width = len(bars) * (BAR_HEIGHT + 6), LABEL_WIDTH + BAR_WIDTH + 110
+    height, width = len(bars) * (BAR_HEIGHT + 6), LABEL_WIDTH + BAR_WIDTH + 160
     return el("svg", *marks, viewBox=f"0 0 {width} {height}", width=width, height=height, role="img")
 
 
@@ -173,4 +180,45 @@ def _calls(rows: list[dict[str, Any]]) -> Html:
     )
 
 
-SECTIONS = {"demo": _demo, "cycles": _cycles, "sequences": _sequences, "prefill": _prefill, "calls": _calls}
+def _kernels(rows: list[dict[str, Any]]) -> Html:
+    drawn = []
+    for invariant in (False, True):
+        chosen = [row for row in rows if row["case"].startswith("invariant") is invariant]
+        if not chosen:
+            continue
+        name = "What equal bits cost" if invariant else "More columns than upstream's vector kernels take"
+        bars = [(f"{row['case'].removeprefix('invariant ')}, {row['rows']}", [row["speedup"][0]]) for row in chosen]
+        drawn += [el("h3", name), _bars(bars, "of upstream's speed")]
+        drawn.append(
+            _table(
+                ("case", "columns", "upstream, us", "here, us", "speed over upstream", "upstream over itself"),
+                (
+                    (
+                        row["case"],
+                        str(row["rows"]),
+                        *(
+                            _told(dict(zip(("median", "low", "high"), row[part], strict=True)), form)
+                            for part, form in (
+                                ("stock_us", ".2f"),
+                                ("ours_us", ".2f"),
+                                ("speedup", ".2f"),
+                                ("noise", ".3f"),
+                            )
+                        ),
+                    )
+                    for row in chosen
+                ),
+            )
+        )
+    note = "Medians with 95 % intervals; off, off again and on in turns, captured graphs of many copies of the weights."
+    return el("section", el("h2", "Kernels"), el("p", note, class_="soft"), *drawn, class_="card")
+
+
+SECTIONS = {
+    "demo": _demo,
+    "cycles": _cycles,
+    "sequences": _sequences,
+    "prefill": _prefill,
+    "calls": _calls,
+    "kernels": _kernels,
+}

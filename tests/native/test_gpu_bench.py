@@ -37,6 +37,20 @@ def test_each_section_writes_its_json_and_the_page_shows_it(tmp_path: Path) -> N
     assert "Prompts" in page
 
 
+def test_the_page_shows_what_kernels_were_measured(tmp_path: Path) -> None:
+    interval = {"stock_us": [16, 15.5, 17], "ours_us": [8, 7.5, 9], "noise": [1, 0.99, 1.01]}
+    rows = [
+        {"case": "f32-columns router", "rows": 9, "speedup": [2, 1.9, 2.1], **interval},
+        {"case": "invariant q8_0", "rows": 8, "speedup": [0.5, 0.4, 0.6], **interval},
+    ]
+    (tmp_path / "kernels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert run("--out", str(tmp_path), "--page").returncode == 0
+    page = (tmp_path / "gpu.html").read_text()
+    assert "f32-columns router" in page
+    assert "2.00 (1.90 to 2.10)" in page
+    assert page.index("What equal bits cost") < page.index("0.50 (0.40 to 0.60)")
+
+
 def test_an_unknown_section_is_named(tmp_path: Path) -> None:
     done = run("--out", str(tmp_path), "--sections", "kernels,demo")
     assert done.returncode == 2
