@@ -18,19 +18,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any, cast
 
 import numpy as np
+from measuring_process import MeasuringProcess, package_env
 from verify_costs import Ratio, copy_package, ratio
 
 from pylucebox._draft_vocab import choose_draft_ids
@@ -136,39 +134,18 @@ def serve() -> None:
         print(json.dumps(times[1:]), flush=True)  # the first one may have built its graph
 
 
-class Arm:
+class Arm(MeasuringProcess):
     """A process that runs the package in `package_root`."""
 
     def __init__(self, package_root: Path, model: Path, way: Way, n_threads: int) -> None:
-        lib = package_root / "pylucebox" / "lib"
-        # before the search path inside a library of another build, which leads to that build
-        path = os.pathsep.join((str(package_root), str(Path(__file__).parent)))
-        env = {**os.environ, "PYTHONPATH": path, "LD_LIBRARY_PATH": str(lib)}
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, "--serve"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self._requests = cast("IO[str]", self._process.stdin)
-        self._answers = cast("IO[str]", self._process.stdout)
-        why_stepwise, self.n_bytes = self._ask(model=str(model), n_threads=n_threads, **asdict(way))
+        super().__init__(__file__, package_env(package_root, Path(__file__).parent))
+        why_stepwise, self.n_bytes = self.ask(model=str(model), n_threads=n_threads, **asdict(way))
         if way.chained and why_stepwise:
             raise SystemExit(f"drafts are not made in one launch: {why_stepwise}")
 
-    def close(self) -> None:
-        """End the process."""
-        self._requests.close()
-        self._process.wait()
-
-    def _ask(self, **request: Any) -> Any:
-        self._requests.write(json.dumps(request) + "\n")
-        self._requests.flush()
-        answer = self._answers.readline()
-        if not answer:
-            raise SystemExit(f"a measuring process ended with status {self._process.wait()}; see its message above")
-        return json.loads(answer)
-
     def draft_us(self, n_drafts: int, n_times: int) -> float:
         """Return the median time of a draft phase."""
-        times: list[int] = self._ask(n_drafts=n_drafts, n_times=n_times)
+        times: list[int] = self.ask(n_drafts=n_drafts, n_times=n_times)
         return statistics.median(times)
 
 

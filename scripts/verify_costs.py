@@ -16,20 +16,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, cast
 
 import numpy as np
+from measuring_process import MeasuringProcess, package_env
 
 from pylucebox._build import find_native_dir
 from pylucebox.cli._table import Table, print_table
@@ -81,46 +78,19 @@ def serve() -> None:
         print(json.dumps(answer), flush=True)
 
 
-class Arm:
+class Arm(MeasuringProcess):
     """A process that runs the package in `package_root`."""
 
     def __init__(self, package_root: Path) -> None:
-        lib = package_root / "pylucebox" / "lib"
-        # before the search path inside a library of another build, which leads to that build
-        env = {**os.environ, "PYTHONPATH": str(package_root), "LD_LIBRARY_PATH": str(lib)}
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, "--serve"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self._requests = cast("IO[str]", self._process.stdin)
-        self._answers = cast("IO[str]", self._process.stdout)
-
-    def __enter__(self) -> Arm:
-        """Return the arm; leaving the block ends its process."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the process."""
-        self._requests.close()
-        self._process.wait()
-
-    def _ask(self, **request: Any) -> list[int]:
-        self._requests.write(json.dumps(request) + "\n")
-        self._requests.flush()
-        answer = self._answers.readline()
-        if not answer:
-            raise SystemExit(f"a measuring process ended with status {self._process.wait()}; see its message above")
-        times: list[int] = json.loads(answer)
-        return times
+        super().__init__(__file__, package_env(package_root, Path(__file__).parent))
 
     def open(self, model: Path, *, repack: bool) -> None:
         """Open a model and run the prompt."""
-        self._ask(model=str(model), repack=repack)
+        self.ask(model=str(model), repack=repack)
 
     def verify_us(self, width: int, n_cycles: int) -> float:
         """Return the median time of a verify step of `width` rows, from the state after the prompt on."""
-        return statistics.median(self._ask(width=width, n_cycles=n_cycles))
+        return statistics.median(self.ask(width=width, n_cycles=n_cycles))
 
 
 def copy_package(root: Path, stock: Path | None) -> Path:
