@@ -29,7 +29,7 @@ WIDTHS = (1, 1, 2, 2, 8, 8, 4, 4, 1, 8, 4, 2)
 
 
 def run(device: str, library: Path, n_gpu_layers: int) -> dict[str, Any]:
-    """Run prompts of two sequences in several parts, then cycles of one and of both."""
+    """Run prompts of two sequences in several parts, then cycles of one and of both, past 256 cells."""
     Model(ModelOptions(path=DEMO_MODEL, device="cpu")).close()  # so that the library and its back ends are there
     ggml = ctypes.CDLL(str(Path(pylucebox.__file__).parent / "lib" / "libggml.so"))
     ggml.ggml_backend_load.restype = ctypes.c_void_p
@@ -48,7 +48,7 @@ def run(device: str, library: Path, n_gpu_layers: int) -> dict[str, Any]:
     model = Model(options)
     session = NativeSession(model, session_options)
     for seq in range(2):
-        ids = model.tokenize(TEXT * (3 + seq), add_special=False, parse_special=False)
+        ids = model.tokenize(TEXT * (4 + seq), add_special=False, parse_special=False)
         session.prefill(seq, ids, session.open_sampler(GREEDY, None), use_mtp=True)
     for seqs in ((0,), (0, 1)):
         for width in WIDTHS:

@@ -24,7 +24,7 @@ Run = Callable[..., dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Run the cycles of ``_deferred.py``: ``run(device, n_gpu_layers, packed)``."""
+    """Run the cycles of ``_deferred.py``: ``run(device, n_gpu_layers, packed, cells_step)``."""
     compiler = shutil.which("c++")
     if compiler is None or not (SOURCES / "src" / "ggml-backend-impl.h").is_file():
         pytest.skip("no C++ compiler, or no sources of llama.cpp")
@@ -35,9 +35,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     subprocess.run(command, check=True)
 
     @cache
-    def run_one(device: str, n_gpu_layers: int = -1, packed: bool = True) -> dict[str, Any]:
+    def run_one(device: str, n_gpu_layers: int = -1, packed: bool = True, cells_step: int = 4) -> dict[str, Any]:
         path = os.pathsep.join(filter(None, (str(HERE.parents[1]), os.environ.get("PYTHONPATH"))))
-        env = {**os.environ, "PYTHONPATH": path, "GGML_SCHED_PACKED_INPUTS": str(int(packed))}
+        switches = {"GGML_SCHED_PACKED_INPUTS": str(int(packed)), "LUCEBOX_CELLS_STEP": str(cells_step)}
+        env = {**os.environ, "PYTHONPATH": path, **switches}
         child = [sys.executable, str(HERE / "_deferred.py"), device, str(library), str(n_gpu_layers)]
         done = subprocess.run(child, env=env, stdout=subprocess.PIPE, check=True, text=True)
         answer: dict[str, Any] = json.loads(done.stdout)
@@ -84,3 +85,9 @@ def test_tokens_and_logits_do_not_depend_on_how_inputs_get_there(run: Run, n_gpu
     packed = run("Deferred0", n_gpu_layers)
     assert packed["digest"] == run("Deferred0", n_gpu_layers, packed=False)["digest"]
     assert packed["digest"] == run("cpu")["digest"]
+
+
+def test_graphs_last_longer_on_a_device_and_compute_the_same(run: Run) -> None:
+    found, as_upstream = run("Deferred0"), run("Deferred0", cells_step=1)
+    assert found["digest"] == as_upstream["digest"]
+    assert sum(cycle["built"] for cycle in found["cycles"]) < sum(cycle["built"] for cycle in as_upstream["cycles"])
