@@ -24,8 +24,8 @@ from pylucebox._session_options import SessionOptions
 SIDECAR = DEMO_MODEL.parent / "MTP" / f"mtp-{DEMO_MODEL.name}"
 GREEDY = SamplingParams(temperature=0, seed=0, ignore_eos=True)
 TEXT = "The table lists the values one to twelve: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12.\n"
-WIDTHS = (1, 1, 2, 2, 8, 8, 4, 4, 1, 8, 4, 2)
-"""Each width more than once: the first cycle of a width builds its graphs."""
+WIDTHS = (1, 1, 2, 2, 8, 8, 4, 4, 1, 8, 4, 2, 2)
+"""Each width more than twice: the first two cycles of a width build its graphs and capture them."""
 
 
 def run(device: str, library: Path, n_gpu_layers: int) -> dict[str, Any]:

@@ -91,3 +91,8 @@ def test_graphs_last_longer_on_a_device_and_compute_the_same(run: Run) -> None:
     found, as_upstream = run("Deferred0"), run("Deferred0", cells_step=1)
     assert found["digest"] == as_upstream["digest"]
     assert sum(cycle["built"] for cycle in found["cycles"]) < sum(cycle["built"] for cycle in as_upstream["cycles"])
+
+
+def test_the_run_that_captures_a_graph_counts_as_a_build(run: Run) -> None:
+    of_width = [cycle["built"] for cycle in run("Deferred0")["cycles"] if (cycle["n_seq"], cycle["width"]) == (1, 8)]
+    assert of_width == [True, True, False]
