@@ -19,6 +19,7 @@ struct member {
     int32_t                width;  // rows in the verify batch
     int32_t                widest; // that are possible
     int32_t                first_row = 0;
+    bool                   is_deferred = false; // the pairs of its rows are left to the drafter
     lucebox_proposal       drafts    = {};
     lucebox_cycle_result * result;
     int32_t                max_tokens;
@@ -104,10 +105,20 @@ void draft(lucebox_session & s, std::vector<member> & members, draft_counts & co
 
 void verify(lucebox_session & s, std::vector<member> & members) {
     s.batch.clear();
-    for (member & m : members) {
+    // Who drafts nothing for long need not pay for what only drafts read. A single plain step does: the pair it leaves would
+    // make the next chain start from more rows than others, for which a graph has to be built.
+    bool defers = false;
+    for (const member & m : members) {
         if (m.state->use_mtp && s.writer) {
             s.drafter->drop(m.seq); // the trunk writes the pair that the chain started from, and those after it
-            s.writer->defer(m.seq, m.width == 1);
+            defers = defers || (m.width == 1 && (m.state->was_plain || s.drafter->waiting(m.seq).tokens.size() > 1));
+        }
+    }
+    for (member & m : members) {
+        if (m.state->use_mtp && s.writer) {
+            m.is_deferred = m.width == 1 && defers;
+            s.writer->defer(m.seq, m.is_deferred);
+            m.state->was_plain = m.width == 1 && m.drafts.n_drafted == 0;
         }
         m.first_row = s.batch.add(m.state->last, m.state->n_past, m.seq, true);
         for (int32_t i = 0; i + 1 < m.width; ++i) {
@@ -180,7 +191,7 @@ void roll_back(lucebox_session & s, const member & m) {
         }
     }
     if (state.use_mtp && s.writer) {
-        s.feed_newest(m.seq, /*others_are_written=*/m.width > 1);
+        s.feed_newest(m.seq, /*others_are_written=*/!m.is_deferred);
     }
     if (m.result->finish == LUCEBOX_FINISH_NONE && (uint32_t) state.n_past >= s.params.n_ctx) {
         m.result->finish = LUCEBOX_FINISH_CONTEXT;

@@ -90,6 +90,7 @@ class writer final : public mtp_writer {
     void   end(bool computed) override;
     bool   active() const override { return !pairs.members.empty(); }
     uint32_t n_pairs() const override { return pairs.n_pairs(); }
+    void   look_up(const llm_graph_params & trunk_params) override;
     void   build(const llm_graph_params & trunk_params, ggml_tensor * embd, ggml_tensor * hidden) override;
     void   enable(llama_seq_id seq, bool on) override;
     void   defer(llama_seq_id seq, bool on) override { deferred.at((size_t) seq) = on; }
@@ -125,6 +126,8 @@ class writer final : public mtp_writer {
     std::vector<std::pair<llama_seq_id, llama_pos>>  firsts; // position of the first token of each member
     llama_memory_context_ptr                         cells;
     llm_graph_params                                 params; // as the block's own context would have them
+    ggml_tensor *                                    tokens = nullptr; // of the pairs, in the graph that is being built
+    ggml_tensor *                                    looked_up = nullptr; // their embeddings; null if the trunk's do
 };
 
 // All inputs of the part of the graph that writes.
@@ -393,6 +396,19 @@ void writer::end(bool computed) {
     firsts.clear();
 }
 
+void writer::look_up(const llm_graph_params & trunk_params) {
+    tokens    = nullptr;
+    looked_up = nullptr;
+    if (pairs.n_pairs() == 0 || !model.tok_embd || model.tok_embd == trunk.get_model().tok_embd) {
+        return;
+    }
+    ggml_context * ctx0 = trunk_params.res->get_ctx();
+    tokens              = ggml_new_tensor_1d(ctx0, GGML_TYPE_I32, pairs.n_pairs());
+    ggml_set_input(tokens);
+    looked_up = ggml_get_rows(ctx0, model.tok_embd, tokens);
+    ggml_build_forward_expand(trunk_params.res->get_gf(), looked_up);
+}
+
 // The block needs nothing of the graph's scheduler but that it is the trunk's.
 void writer::build(const llm_graph_params & trunk_params, ggml_tensor * embd, ggml_tensor * hidden) {
     llm_graph_result * res  = trunk_params.res;
@@ -440,12 +456,8 @@ void writer::build(const llm_graph_params & trunk_params, ggml_tensor * embd, gg
         carried = ggml_reshape_3d(ctx0, carried, width, 1, n_members);
         // the state in front of each token that completes a pair
         ggml_tensor * before = rows_of(ggml_concat(ctx0, carried, hidden, 1), n_tokens - n_each, n_each);
-        if (model.tok_embd && model.tok_embd != trunk.get_model().tok_embd) {
-            inp->tokens = new_input(GGML_TYPE_I32, inp->n_pairs);
-            embd        = ggml_get_rows(ctx0, model.tok_embd, inp->tokens);
-        } else {
-            embd = rows_of(of_members(embd), n_tokens - n_each, n_each);
-        }
+        inp->tokens = tokens;
+        embd        = looked_up ? looked_up : rows_of(of_members(embd), n_tokens - n_each, n_each);
         params.res         = res;
         params.sched       = trunk_params.sched;
         params.backend_cpu = trunk_params.backend_cpu;

@@ -21,6 +21,7 @@ struct seq_state {
     int32_t            n_past  = 0;
     llama_token        last    = LLAMA_TOKEN_NULL;
     bool               use_mtp = false;
+    bool               was_plain = false; // the last cycle drafted nothing
     common_sampler_ptr sampler;
     int32_t            n_rows = 0; // rows of the last call whose logits can be asked for
     int32_t            rows[LUCEBOX_MAX_WIDTH];

@@ -276,6 +276,7 @@ class AdaptiveWidth:
         """Look at the drafts made so far; return the rows to verify and the drafts to make before asking again."""
         began = self._clock()
         decision = self._decide(self._sequences[seq], probs, tokens)
+        self._pass.n_launches += decision[1] > 0
         self._thrift.spend(self._clock() - began)
         return decision
 
@@ -308,7 +309,8 @@ class AdaptiveWidth:
     def _without_asking(self, state: SequenceState, depth: int) -> int:
         """Return how deep to draft when `depth` is sure: on while a look costs more than the drafts it would spare."""
         draft = self._model.prices.draft
-        while depth < state.limit and (1.0 - state.goes_on[depth]) * (draft[depth + 1] - draft[depth]) < _ASK_US:
+        ask_us = _ASK_US + self._model.launch_us
+        while depth < state.limit and (1.0 - state.goes_on[depth]) * (draft[depth + 1] - draft[depth]) < ask_us:
             depth += 1
         return depth
 
@@ -390,7 +392,7 @@ class AdaptiveWidth:
         if n_rows > n_active or was_plain or not self._model.timed(n_rows):
             self._model.learn_verify(n_rows, last.verify_us, built=last.graph_built)
         if done.n_drafted and not last.draft_graph_built:
-            self._model.learn_draft(done.n_drafted, last.draft_us)
+            self._model.learn_draft(done.n_drafted, last.draft_us, done.n_launches)
         if n_rows > n_active and not last.graph_built:
             self._model.learn_rest(done.rejected, last.rollback_us)
         if self._model.known and not was_known:
@@ -470,6 +472,7 @@ class _Pass:
         self.n_observed = 0
         self.n_tokens = 0
         self.n_drafted = 0
+        self.n_launches = 1  # of drafts, if there are any
         self.rejected = False
         self.measures = False  # run for its time alone
 

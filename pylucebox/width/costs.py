@@ -29,7 +29,8 @@ _MOST_SURPRISES: Final = 4  # samples in a row that are off to the same side, af
 _PLAIN_SAMPLES: Final = 5  # plain steps whose median counts, so that neither a hiccup nor a bad sweep does
 _SWEEP_PLAIN: Final = 2  # of them that a figure from elsewhere counts as
 _HOPE: Final = 0.35  # of the way from the rows below it to its price, such rows are priced
-_MOST_BUILDS: Final = 2  # after so many builds of a row count, building is what it costs
+_MOST_BUILDS: Final = 2  # after so many builds of a row count in a row, building is what it costs
+_CHANCE: Final = 0.15  # of a draft's time, by which it may seem to cost more than another
 
 
 class Prices(NamedTuple):
@@ -101,6 +102,17 @@ class CostModel:
         return n_rows > MAX_WIDTH or self._count[n_rows - 1] > 0.0
 
     @property
+    def launch_us(self) -> float:
+        """What drafting in one more launch takes, beyond its drafts.
+
+        On a GPU a launch has a price of its own: inputs that go up, a wait, results that come back. It is what the
+        first draft costs more than each of the others, unless so little that it may be an error of measurement.
+        """
+        first, longest = self._draft_shape[0], self._draft_shape[-1]
+        more_us = first - (longest - first) / (MAX_DRAFT - 1) - _CHANCE * first
+        return max(0.0, more_us) * (self._draft_scale or 1.0) * self._factor
+
+    @property
     def known(self) -> bool:
         """Whether anything was ever measured."""
         return any(self._count)
@@ -167,6 +179,8 @@ class CostModel:
         if built and self._n_skipped[row] < _MOST_BUILDS:
             self._n_skipped[row] += 1
             return
+        if not built:
+            self._n_skipped[row] = 0
         if not self.known:
             self._mean[row], self._count[row] = took_us, 1.0
             self._prices = None
@@ -197,9 +211,10 @@ class CostModel:
         self._mean[row] = mean * (1.0 + (ratio - 1.0) / count)
         self._outdate()
 
-    def learn_draft(self, n_drafts: int, took_us: float) -> None:
-        """Take the time of a chain of drafts."""
+    def learn_draft(self, n_drafts: int, took_us: float, n_launches: int = 1) -> None:
+        """Take the time of a chain of drafts that was made in so many launches."""
         self._outdate()
+        took_us = max(took_us - (n_launches - 1) * self.launch_us, took_us / n_launches)
         sample = took_us / (self._draft_shape[n_drafts - 1] * self._factor)
         if self._draft_count:
             sample = min(_SPREAD, max(1 / _SPREAD, sample / self._draft_scale)) * self._draft_scale

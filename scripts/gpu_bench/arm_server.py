@@ -98,14 +98,27 @@ class Server:
         return str(engine.spec)
 
     def generate(self, *, name: str, prompt: str, max_tokens: int, width: int | None) -> dict[str, Any]:
-        """Decode greedily; return the tokens, the speed and what became of the drafts."""
+        """Decode greedily; return the tokens, the speed, what became of the drafts and where the time went."""
         done = self.engines[name].generate(prompt, max_tokens=max_tokens, verify_width=width)
-        stats = done.stats
+        stats, policy = done.stats, done.telemetry
         return {
             "tokens": list(done.token_ids),
             "tokens_per_s": 1000 * stats.decode_tokens / stats.decode_ms if stats.decode_ms else None,
             "n_drafted": stats.num_draft_tokens,
             "n_accepted": stats.num_accepted_tokens,
+            "n_cycles": stats.cycles,
+            "n_built": stats.graphs_built,
+            "parts_ms": {
+                "decode": stats.decode_ms,
+                "draft": stats.draft_ms,
+                "verify": stats.verify_ms,
+                "sample": stats.sample_ms,
+                "rollback": stats.rollback_ms,
+            },
+            "verified_histogram": list(stats.verified_histogram),
+            "drafted_histogram": list(stats.drafted_histogram),
+            "prices_us": {"verify": list(policy.verify_us), "draft": list(policy.draft_us)} if policy else None,
+            "plain_reasons": dict(policy.plain_reasons) if policy else {},
         }
 
 

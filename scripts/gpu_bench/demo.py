@@ -6,6 +6,7 @@ import contextlib
 import json
 import random
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -51,6 +52,8 @@ def demo(settings: Settings) -> None:
             spec = ["--spec-type", "draft-mtp", "-md", str(SIDECAR), "-ngld", "99"]
             for way, extra in {"off": [], "7 drafts": [*spec, "--spec-draft-n-max", "7"]}.items():
                 runners[f"stock: {way}"] = stack.enter_context(_server_way(settings, extra))
+        if settings.ways:
+            runners = {way: run for way, run in runners.items() if way in (f"{OFF}: off", *settings.ways)}
         n_done = 0
         while n_done <= settings.n_rounds and (n_done < 4 or time.monotonic() < started + settings.seconds):
             for prompt in PROMPTS:
@@ -66,9 +69,17 @@ def demo(settings: Settings) -> None:
         print(
             f"{row['prompt']:9s} {row['way']:28s} {row['tokens_per_s']['median']:8.0f} tok/s  {over['median']:.2f}"
             f" ({over['low']:.2f} to {over['high']:.2f})  accepted {row['n_accepted']}/{row['n_drafted']}"
-            f"  {'same text' if row['same_text'] else 'OTHER TEXT from ' + str(row['differs_at'])}",
+            f"  {'same text' if row['same_text'] else 'OTHER TEXT from ' + str(row['differs_at'])}{_budget(row)}",
             file=sys.stderr,
         )
+
+
+def _budget(row: dict[str, Any]) -> str:
+    """Return where the time of a cycle goes, in milliseconds."""
+    if "cycle_ms" not in row:
+        return ""
+    parts = ", ".join(f"{part} {ms:.2f}" for part, ms in row["cycle_ms"].items())
+    return f"  a cycle, ms: {parts}; built in {row['n_built']} of {row['n_cycles']}"
 
 
 def _rows(runs: dict[tuple[str, str], list[dict[str, Any]]], told: dict[str, str]) -> list[dict[str, Any]]:
@@ -92,9 +103,30 @@ def _rows(runs: dict[tuple[str, str], list[dict[str, Any]]], told: dict[str, str
                 "same_text": differs is None and all(run["tokens"] == found[0]["tokens"] for run in found),
                 "differs_at": differs,
                 "drafts": told.get(way.split(":")[0], ""),
+                **_inside(found),
             }
         )
     return rows
+
+
+def _inside(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the engine says of its cycles; upstream's server says nothing of the kind."""
+    if "parts_ms" not in found[0]:
+        return {}
+    cycle_ms = {
+        part: statistics.median(run["parts_ms"][part] / run["n_cycles"] for run in found)
+        for part in found[0]["parts_ms"]
+    }
+    return {
+        "n_cycles": found[0]["n_cycles"],
+        "n_built": found[0]["n_built"],
+        "cycle_ms": cycle_ms,
+        "rounds": [
+            {key: run[key] for key in ("n_cycles", "n_built", "parts_ms", "verified_histogram", "drafted_histogram")}
+            | {key: run[key] for key in ("prices_us", "plain_reasons") if run[key]}
+            for run in found
+        ],
+    }
 
 
 def _first_difference(tokens: list[int], others: list[int]) -> int | None:

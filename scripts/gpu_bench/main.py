@@ -50,6 +50,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=12, help="turns of every arm (default: 12)")
     parser.add_argument("--seconds", type=float, default=500, help="a section begins no round after so long")
     parser.add_argument("--server", type=Path, help="an unpatched llama-server to compare the built-in model with")
+    parser.add_argument("--ways", default="", help="of demo, as 'default: 7 drafts,stock: off' (default: all)")
     parser.add_argument("--models", type=Path, help="folder of the random models (default: a temporary one)")
     parser.add_argument("--write-model", metavar="TYPE", help="only write a random model of a type, and print its path")
     parser.add_argument("--page", action="store_true", help="only make the page of what was measured")
@@ -79,6 +80,7 @@ def main(argv: list[str] | None = None) -> int:
             n_rounds=3 if args.quick else args.rounds,
             contexts=(64, 256) if args.quick else tuple(map(int, args.contexts.split(","))),
             server=args.server,
+            ways=tuple(filter(None, args.ways.split(","))),
             seconds=10 if args.quick else args.seconds,
         )
         if args.write_model:

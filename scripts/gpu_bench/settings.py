@@ -48,6 +48,8 @@ class Settings:
         Tokens of the prompts that cycles are measured behind.
     server
         A llama-server of an unpatched build, or None.
+    ways
+        What takes turns on the built-in model beside MTP off, as the results name it; empty for all.
     seconds
         A section takes no new round when it has had so long.
     """
@@ -63,6 +65,7 @@ class Settings:
     n_rounds: int = 12
     contexts: tuple[int, ...] = (1024, 16384, 65536)
     server: Path | None = None
+    ways: tuple[str, ...] = ()
     seconds: float = 500.0
 
     def all_arms(self) -> dict[str, Mapping[str, str]]:

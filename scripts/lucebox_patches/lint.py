@@ -20,7 +20,7 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _CHANGES = re.compile(r"no$|yes[:,]? \S")
 _SECRET = re.compile(rb"https?://[^/\s:]+:[^@\s]+@|gh[pousr]_[A-Za-z0-9]{20}|/home/|/Users/|/root/|C:\\Users")
 _DEAD_CODE = re.compile(r"\s*//\s*(?:if|for|while|return|else|[\w:>.-]+\([^)]*\))\s*.*[;{}]\s*$")
-_SWITCHES = "/lucebox-switches.cu"  # the one place where the GPU back end reads its environment
+_SWITCHES = ("/lucebox-switches.cu", "/lucebox-packed-inputs.inc", "/lucebox-cells.h")  # read the environment
 _MAX_HOOK_LINES = 40
 _MAX_DELETED = 20
 
