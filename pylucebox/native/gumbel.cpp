@@ -322,7 +322,7 @@ picked pick_draft(const draft_pick & how, int64_t position, const float * logits
     if (!how.coupled) {
         return pick_likeliest(logits, n);
     }
-    gumbel_race   race(how.seed, (uint32_t) position, 0, 2);
+    gumbel_race   race(how.seed, (uint32_t) (position + how.shift), 0, 2);
     const int64_t n_top = n_candidates(how, n);
     if (n_top == 0) {
         const float scale = 1.0f / temperature_of(how);
