@@ -1,12 +1,15 @@
 #include "gumbel.h"
 
 #include "gumbel_noise.h"
+#include "gumbel_race.h"
 
 #include "llama-ext.h"
 #include "llama.h"
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -17,60 +20,6 @@ namespace {
 // The most tokens that a draft looks at if the request filters tokens, but not by number. What lies behind them is no
 // likely draft, and sorting all would cost more than the draft.
 const int64_t MAX_CANDIDATES = 256;
-
-// The random words of tokens at one position. Who asks for one token after the other gets them from blocks that are made
-// side by side, which the compiler turns into vector instructions.
-class noise_row {
-  public:
-    noise_row(uint32_t seed, uint32_t position, uint32_t draw) : seed(seed), position(position), draw(draw) {}
-
-    uint32_t word(int32_t token) {
-        const uint32_t group = (uint32_t) token / 4;
-        const uint32_t ahead = group - first;
-        if (ahead >= n_made) {
-            make(group, ahead == n_made && n_made > 0 ? N_BLOCKS : 1);
-        }
-        return words[token % 4][group - first];
-    }
-
-  private:
-    static const uint32_t N_BLOCKS = 32;
-
-    void make(uint32_t group, uint32_t n) {
-        first  = group;
-        n_made = n;
-        if (n == 1) {
-            const philox_block block = noise_words(seed, position, draw, group);
-            for (int lane = 0; lane < 4; ++lane) {
-                words[lane][0] = block.word[lane];
-            }
-            return;
-        }
-        for (uint32_t i = 0; i < N_BLOCKS; ++i) {
-            const philox_block block = noise_words(seed, position, draw, group + i);
-            words[0][i] = block.word[0];
-            words[1][i] = block.word[1];
-            words[2][i] = block.word[2];
-            words[3][i] = block.word[3];
-        }
-    }
-
-    const uint32_t seed;
-    const uint32_t position;
-    const uint32_t draw;
-    uint32_t       first  = 0;
-    uint32_t       n_made = 0;
-    uint32_t       words[4][N_BLOCKS];
-};
-
-// gumbel_of() by the library's logarithm of floats, which takes a fifth of the time. It errs by less than MAX_ERROR, on
-// any machine; which of two candidates has the higher score is left to gumbel_of() where that could matter.
-const double MAX_ERROR = 1e-3;
-
-float gumbel_about(uint32_t word) {
-    const float rest = ((float) ~word + 0.5f) * 0x1p-32f; // 1 - u, which keeps its digits where u is almost 1
-    return -std::log(word >> 31 ? -std::log1p(-rest) : -std::log(((float) word + 0.5f) * 0x1p-32f));
-}
 
 // ---- the sampler
 
@@ -99,40 +48,68 @@ void accept(llama_sampler * sampler, llama_token) {
     s.draw = 0;
 }
 
-// Probabilities of the candidates as `dist` leaves them, for those who ask which tokens could have been drawn.
-void fill_probs(llama_token_data_array & candidates) {
-    float highest = candidates.data[0].logit;
-    for (size_t i = 1; i < candidates.size && !candidates.sorted; ++i) {
-        highest = std::max(highest, candidates.data[i].logit);
-    }
-    double sum = 0.0;
-    for (size_t i = 0; i < candidates.size; ++i) {
-        candidates.data[i].p = std::exp(candidates.data[i].logit - highest);
-        sum += candidates.data[i].p;
-    }
-    for (size_t i = 0; i < candidates.size; ++i) {
-        candidates.data[i].p = (float) (candidates.data[i].p / sum);
-    }
+// e^x of a number that is not above 0, to seven digits; 0 for those below -87, and for what is no number. The library's
+// takes several times as long, since the compiler makes no vector instructions of it.
+float exp_of(float x) {
+    const float   within = x < -87.0f ? -87.0f : x;
+    const float   whole  = within * 1.44269504f + 12582912.0f; // 1.5 * 2^23: rounds to a whole number
+    const float   n      = whole - 12582912.0f;
+    const float   r      = (within - n * 0.693359375f) + n * 2.12194440e-4f; // ln 2 in two parts, the first of few digits
+    const float   tail   = 1.0f / 6 + r * (1.0f / 24 + r * (1.0f / 120 + r * (1.0f / 720)));
+    const float   power  = 1.0f + r * (1.0f + r * (0.5f + r * tail));
+    uint32_t      bits;
+    uint32_t      shift;
+    std::memcpy(&bits, &power, sizeof(bits));
+    std::memcpy(&shift, &whole, sizeof(shift));
+    bits += shift << 23; // of the whole number only the lowest bits stay
+    float result;
+    std::memcpy(&result, &bits, sizeof(result));
+    return x >= -87.0f ? result : 0.0f;
 }
 
-// Chooses among the candidates that may have the highest score. The order of the candidates does not matter: of equal ones
-// the lowest token is drawn.
-void settle(llama_token_data_array & candidates, noise_row & noise, double lowest) {
-    double best = -INFINITY;
-    for (size_t i = 0; i < candidates.size; ++i) {
-        const llama_token_data & token = candidates.data[i];
-        const uint32_t           word  = noise.word(token.id);
-        if (token.logit + gumbel_bound(word) < lowest || token.logit == -INFINITY) {
-            continue;
-        }
-        const double score = (double) token.logit + gumbel_of(word);
-        if (score > best || (score == best && token.id < candidates.data[candidates.selected].id)) {
-            best                = score;
-            candidates.selected = (int64_t) i;
-        }
+// The candidates from `begin` on, as many as fit.
+void take(const llama_token_data_array & candidates, size_t begin, token_block & block) {
+    const llama_token_data * data = candidates.data + begin;
+    block.n                       = (int32_t) std::min<size_t>(token_block::SIZE, candidates.size - begin);
+    for (int32_t i = 0; i < block.n; ++i) {
+        block.logits[i] = data[i].logit;
+        block.tokens[i] = data[i].id;
     }
+    block.pad();
 }
 
+// The first of those with the highest logit.
+size_t find_highest(const llama_token_data_array & candidates) {
+    size_t      found = 0;
+    token_block block;
+    for (size_t begin = 0; begin < candidates.size && !candidates.sorted; begin += token_block::SIZE) {
+        take(candidates, begin, block);
+        if (block.highest() > candidates.data[found].logit) {
+            found = begin + (size_t) (std::max_element(block.logits, block.logits + block.n) - block.logits);
+        }
+    }
+    return found;
+}
+
+// Writes e^(logit - highest) of the candidates of a block, and returns the sum.
+double write_weights(const token_block & block, float highest, llama_token_data * data) {
+    float weights[token_block::SIZE];
+    float sums[PHILOX_LANES] = {};
+    for (int32_t i = 0; i < block.n_padded(); ++i) {
+        weights[i] = exp_of(block.logits[i] - highest);
+    }
+    for (int32_t i = 0; i < block.n_padded(); i += PHILOX_LANES) {
+        for (int32_t lane = 0; lane < PHILOX_LANES; ++lane) {
+            sums[lane] += weights[i + lane];
+        }
+    }
+    for (int32_t i = 0; i < block.n; ++i) {
+        data[i].p = weights[i];
+    }
+    return std::accumulate(sums, sums + PHILOX_LANES, 0.0);
+}
+
+// Beside the draw, probabilities are left as `dist` does, for those who ask which tokens could have been drawn.
 void apply(llama_sampler * sampler, llama_token_data_array * candidates) {
     gumbel_sampler & s = self(sampler);
     const uint32_t   draw = s.draw;
@@ -141,29 +118,33 @@ void apply(llama_sampler * sampler, llama_token_data_array * candidates) {
     if (candidates->size == 0) {
         return;
     }
-    fill_probs(*candidates);
-
-    noise_row noise(s.seed, s.position, draw);
-    double    best   = -INFINITY;
-    double    second = -INFINITY;
+    llama_token_data * const data = candidates->data;
+    if (candidates->size == 1) {
+        data[0].p = 1.0f;
+        return;
+    }
+    const size_t at      = find_highest(*candidates);
+    const float  highest = data[at].logit;
+    gumbel_race  race(s.seed, s.position, draw, 1);
+    token_block  block;
+    if (at > 0) { // first, as it may leave the others little to hope for
+        block.n         = 1;
+        block.logits[0] = highest;
+        block.tokens[0] = data[at].id;
+        block.pad();
+        race.enter(block, (int64_t) at);
+    }
+    double sum = 0.0;
+    for (size_t begin = 0; begin < candidates->size; begin += token_block::SIZE) {
+        take(*candidates, begin, block);
+        race.enter(block, (int64_t) begin);
+        sum += write_weights(block, highest, data + begin);
+    }
+    const float scale = (float) (1.0 / sum);
     for (size_t i = 0; i < candidates->size; ++i) {
-        const llama_token_data & token = candidates->data[i];
-        const uint32_t           word  = noise.word(token.id);
-        if (token.logit + gumbel_bound(word) < best - 2 * MAX_ERROR || token.logit == -INFINITY) {
-            continue;
-        }
-        const double score = (double) token.logit + gumbel_about(word);
-        if (score > best) {
-            second               = best;
-            best                 = score;
-            candidates->selected = (int64_t) i;
-        } else if (score > second) {
-            second = score;
-        }
+        data[i].p *= scale;
     }
-    if (!(best - second > 2 * MAX_ERROR)) {
-        settle(*candidates, noise, best - 2 * MAX_ERROR);
-    }
+    candidates->selected = std::max<int64_t>(0, race.winner);
 }
 
 void reset(llama_sampler * sampler) {
@@ -314,36 +295,19 @@ float temperature_of(const draft_pick & how) {
     return temperature;
 }
 
-// Keeps the best two of what it is shown.
-class race {
-  public:
-    race(const draft_pick & how, int64_t position, const int32_t * ids) :
-        noise(how.seed, (uint32_t) position, 0),
-        ids(ids) {}
-
-    void enter(float logit, int32_t row) {
-        const uint32_t word = noise.word(ids ? ids[row] : row);
-        if (logit + gumbel_bound(word) < second || logit == -INFINITY) {
-            return;
+template <typename F> void enter_all(gumbel_race & race, int64_t n, const int32_t * ids, const F & entry) {
+    token_block block;
+    for (int64_t begin = 0; begin < n; begin += token_block::SIZE) {
+        block.n = (int32_t) std::min<int64_t>(token_block::SIZE, n - begin);
+        for (int32_t i = 0; i < block.n; ++i) {
+            const candidate c = entry(begin + i);
+            block.logits[i]   = c.logit;
+            block.tokens[i]   = ids ? ids[c.row] : c.row;
         }
-        const double score = (double) logit + gumbel_about(word); // no draft needs more
-        if (score > first) {
-            second = first;
-            first  = score;
-            best   = row;
-        } else if (score > second) {
-            second = score;
-        }
+        block.pad();
+        race.enter(block, begin);
     }
-
-    double  first  = -INFINITY;
-    double  second = -INFINITY;
-    int32_t best   = 0;
-
-  private:
-    noise_row       noise;
-    const int32_t * ids;
-};
+}
 
 // How likely the trunk draws the same token, from the lead with which it won. Of what is at hand when a draft is made the
 // lead foretells this best: Brier score 0.092 at depth 1 on the built-in model, where the top-1 probability has 0.104 and
@@ -358,24 +322,21 @@ picked pick_draft(const draft_pick & how, int64_t position, const float * logits
     if (!how.coupled) {
         return pick_likeliest(logits, n);
     }
-    race          entrants(how, position, ids);
+    gumbel_race   race(how.seed, (uint32_t) (position + how.shift), 0, 2);
     const int64_t n_top = n_candidates(how, n);
     if (n_top == 0) {
         const float scale = 1.0f / temperature_of(how);
-        for (int64_t i = 0; i < n; ++i) {
-            entrants.enter(logits[i] * scale, (int32_t) i);
-        }
+        enter_all(race, n, ids, [&](int64_t i) { return candidate{ logits[i] * scale, (int32_t) i }; });
     } else {
         thread_local std::vector<candidate> list; // so that a draft allocates nothing
         take_top(logits, n, n_top, list);
         for (int32_t i = 0; i < how.n_filters && list.size() > 1; ++i) {
             filter_candidates(how.filters[i], (size_t) std::max(0, how.min_keep), list);
         }
-        for (const candidate & c : list) {
-            entrants.enter(c.logit, c.row);
-        }
+        enter_all(race, (int64_t) list.size(), ids, [](int64_t i) { return list[(size_t) i]; });
+        race.winner = list[(size_t) std::max<int64_t>(0, race.winner)].row;
     }
-    return { entrants.best, agreement_of(entrants.first - entrants.second) };
+    return { (int32_t) std::max<int64_t>(0, race.winner), agreement_of(race.first - race.second) };
 }
 
 } // namespace lucebox
@@ -407,5 +368,5 @@ void llama_sampler_gumbel_redraw(llama_sampler * chain) {
 }
 
 double llama_gumbel_noise(uint32_t seed, uint32_t position, uint32_t draw, int32_t token) {
-    return gumbel_of(noise_row(seed, position, draw).word(token));
+    return gumbel_of(noise_words(seed, position, draw, (uint32_t) token / 4).word[token % 4]);
 }

@@ -25,6 +25,7 @@ struct draft_pick {
 
     int32_t  coupled   = 0; // 0: the likeliest token, without noise
     uint32_t seed      = 0;
+    int32_t  shift     = 0; // of the sampler's count of tokens against positions, which differ behind an image
     int32_t  min_keep  = 0;
     int32_t  n_filters = 0;
     filter   filters[MAX_FILTERS] = {};

@@ -60,10 +60,9 @@ LUCEBOX_HD inline double log(double x) {
     bits      = (bits & 0x000FFFFFFFFFFFFFull) | 0x3FF0000000000000ull;
     double m;
     memcpy(&m, &bits, sizeof(m));
-    if (m > 1.4142135623730951) {
-        m = mul(m, 0.5);
-        e += 1;
-    }
+    const bool is_high = m > 1.4142135623730951; // no branch, as nobody could predict it
+    m                  = is_high ? mul(m, 0.5) : m;
+    e += is_high;
     const double s  = div(add(m, -1.0), add(m, 1.0));
     const double z  = mul(s, s);
     const double z2 = mul(z, z);
@@ -95,26 +94,6 @@ LUCEBOX_HD inline philox_block noise_words(uint32_t seed, uint32_t position, uin
 LUCEBOX_HD inline double gumbel_of(uint32_t word) {
     const double u = exact::mul(exact::add((double) word, 0.5), 0x1p-32);
     return -exact::log(-exact::log(u));
-}
-
-// A bound of gumbel_of(word) that takes no logarithm: -ln u >= 1 - u, and the leading ones of `word` bound 1 - u.
-LUCEBOX_HD inline double gumbel_bound(uint32_t word) {
-    uint32_t rest   = ~word;
-    int      n_ones = 0;
-    if (rest == 0) {
-        n_ones = 32;
-    } else {
-#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
-        n_ones = __clz((int) rest);
-#elif defined(__GNUC__)
-        n_ones = __builtin_clz(rest);
-#else
-        for (; (rest & 0x80000000u) == 0; rest <<= 1) {
-            ++n_ones;
-        }
-#endif
-    }
-    return 0.69314719 * (n_ones + 1);
 }
 
 } // namespace lucebox

@@ -107,6 +107,9 @@ template <typename T> void give_result(T * dst, T src) {
 
 char * copy_string(const std::string & text);
 
+// Whether a sampler draws with noise that drafts can share; `seed`, which may be NULL, receives its seed.
+bool draws_with_gumbel(const common_sampler * chain, uint32_t * seed);
+
 // What drafts do to their logits to foresee the draws of `chain`: its filters that look at logits alone.
 draft_pick pick_of(const common_params_sampling & params, const common_sampler * chain);
 

@@ -205,10 +205,6 @@ void read_params(const model_state & model, const lucebox_sampler_params & in, c
 }
 
 #ifdef LUCEBOX_GUMBEL
-bool draws_with_gumbel(const common_sampler * chain, uint32_t * seed) {
-    return llama_sampler_gumbel_seed(common_sampler_get(chain), seed);
-}
-
 void choose_rng(int32_t rng, common_params_sampling & out) {
     out.gumbel         = rng != LUCEBOX_RNG_MT19937;
     const bool differs = rng == LUCEBOX_RNG_GUMBEL && std::strcmp(out.rng_name(), "gumbel") != 0;
@@ -218,10 +214,6 @@ void choose_rng(int32_t rng, common_params_sampling & out) {
 }
 #else
 // built from a llama.cpp without the hook
-bool draws_with_gumbel(const common_sampler *, uint32_t *) {
-    return false;
-}
-
 void choose_rng(int32_t rng, common_params_sampling &) {
     if (rng == LUCEBOX_RNG_GUMBEL) {
         fail(LUCEBOX_ERR_ARGUMENT, "sampler_rng is gumbel, but this build's llama.cpp has no such sampler");
@@ -230,26 +222,6 @@ void choose_rng(int32_t rng, common_params_sampling &) {
 #endif
 
 } // namespace
-
-draft_pick pick_of(const common_params_sampling & params, const common_sampler * chain) {
-    draft_pick pick;
-    float      temperature = 1.0f;
-    pick.min_keep          = params.min_keep;
-    for (const enum common_sampler_type type : params.samplers) {
-        if (type == COMMON_SAMPLER_TYPE_TOP_K && params.top_k > 0) {
-            pick.add(draft_pick::TOP_K, (float) params.top_k);
-        } else if (type == COMMON_SAMPLER_TYPE_TOP_P && params.top_p < 1.0f) {
-            pick.add(draft_pick::TOP_P, params.top_p);
-        } else if (type == COMMON_SAMPLER_TYPE_MIN_P && params.min_p > 0.0f) {
-            pick.add(draft_pick::MIN_P, params.min_p);
-        } else if (type == COMMON_SAMPLER_TYPE_TEMPERATURE) {
-            temperature = params.temp;
-            pick.add(draft_pick::TEMPERATURE, params.temp);
-        }
-    }
-    pick.coupled = temperature > 0.0f && draws_with_gumbel(chain, &pick.seed);
-    return pick;
-}
 
 } // namespace lucebox
 

@@ -10,6 +10,20 @@ namespace lucebox {
 
 static const int32_t MOST_FAILURES = 8; // in a row, after which nothing is drafted any more
 
+// How drafts foresee the draws of a slot.
+static draft_pick pick_for(const common_speculative_draft_params & params) {
+    draft_pick pick;
+#ifdef LUCEBOX_SERVER_COUPLES
+    if (params.sampling && params.smpl) {
+        pick       = pick_of(*params.sampling, params.smpl);
+        pick.shift = (int32_t) params.prompt->size() - params.pos0;
+    }
+#else
+    (void) params; // built from a llama.cpp without the hook
+#endif
+    return pick;
+}
+
 server_drafter::server_drafter(llama_context * trunk, llama_context * mtp, uint32_t n_seq, int32_t n_max, bool chained) :
     trunk(trunk),
     n_max(std::min(n_max, LUCEBOX_MAX_DRAFT)),
@@ -148,8 +162,9 @@ void server_drafter::make_drafts(std::vector<common_speculative_draft_params> & 
         if (!dp.drafting) {
             continue;
         }
-        dp.result_q = nullptr; // the likeliest token is drafted, so there is nothing to reject by
+        dp.result_q = nullptr; // drafts must equal the draw, so there is nothing to reject by
         go_on((llama_seq_id) seq, dp.pos0, dp.id_last);
+        drafter.couple((int32_t) seq, pick_for(dp));
         if (!drafter.waiting((int32_t) seq).tokens.empty()) {
             dp.n_max    = dp.n_max > 0 ? std::min(dp.n_max, n_max) : n_max;
             n_more[seq] = dp.n_max;

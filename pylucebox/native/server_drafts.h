@@ -18,6 +18,13 @@ namespace lucebox {
 // on. Whatever fails in here costs drafts, never a reply.
 class server_drafter final : public common_speculative_drafter {
   public:
+    // Whether this build's drafts share the noise of samplers that have such.
+#ifdef LUCEBOX_SERVER_COUPLES
+    static constexpr bool COUPLES = true;
+#else
+    static constexpr bool COUPLES = false;
+#endif
+
     // Both contexts outlive the drafter. `n_max`: most drafts of a pass.
     server_drafter(llama_context * trunk, llama_context * mtp, uint32_t n_seq, int32_t n_max, bool chained);
 

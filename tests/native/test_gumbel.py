@@ -206,6 +206,78 @@ def test_a_draw_is_the_token_with_the_highest_sum_of_logit_and_noise(model: Mode
     assert found == wanted
 
 
+def hard_logits(kind: str, n: int) -> Vector:
+    """Logits that a search which makes noise for few tokens only could go wrong on."""
+    random = np.random.default_rng(11)
+    logits = random.normal(0.0, 2.5, n)
+    if kind == "flat":
+        logits = random.normal(0.0, 1e-3, n)
+    elif kind == "ties":
+        logits = random.integers(-2, 3, n).astype(float)
+    elif kind == "one value":
+        logits[:] = -3.0
+    elif kind == "holes":
+        logits[random.random(n) < 0.9] = -np.inf
+    elif kind == "peaks of all blocks":
+        logits[::128] += 20.0
+    elif kind == "rising":
+        logits = np.linspace(-12.0, 12.0, n)
+    elif kind == "falling":
+        logits = np.linspace(12.0, -12.0, n)
+    elif kind == "barely in reach":
+        logits[:] = -22.5
+        logits[n // 2] = 0.0
+    elif kind == "noise is lost in rounding":
+        logits = random.choice([1e30, 1e30, 9.999e29, -3e38], n)
+    elif kind == "far apart":
+        logits = 10.0 ** random.uniform(-30, 30, n) * random.choice([-1, 1], n)
+    return logits.astype(np.float32)
+
+
+HARD = (
+    "usual",
+    "flat",
+    "ties",
+    "one value",
+    "holes",
+    "peaks of all blocks",
+    "rising",
+    "falling",
+    "barely in reach",
+    "noise is lost in rounding",
+    "far apart",
+)
+
+
+@pytest.mark.parametrize("n_kept", ["all", "some, sorted"])
+@pytest.mark.parametrize("kind", HARD)
+def test_a_draw_is_that_of_the_plain_rule_whatever_the_logits(model: Model, kind: str, n_kept: str) -> None:
+    logits = hard_logits(kind, model.info.n_vocab)
+    top_k = 0 if n_kept == "all" else 1500
+    found = draws(model, "gumbel", 31, 60, logits, temperature=1.0, top_k=top_k, top_p=1.0, min_p=0.0)
+    scores = logits.astype(float)
+    if top_k:
+        scores[scores < np.sort(scores)[-top_k]] = -np.inf
+    wanted = [int(np.argmax(scores + gumbel_noise(31, position, len(logits)))) for position in range(60)]
+    # which of equal ones top-k keeps is its own affair, and its sort knows only one class of logits above 10
+    if top_k and (np.count_nonzero(scores > -np.inf) > top_k or kind == "far apart"):
+        assert all(logits[token] > -np.inf for token in found)
+    else:
+        assert found == wanted
+
+
+@pytest.mark.parametrize("n_kept", [1, 2, 7, 8, 9, 31, 32, 33, 127, 128, 129])
+def test_a_draw_is_that_of_the_plain_rule_from_few_tokens(model: Model, n_kept: int) -> None:
+    """In one run that begins anywhere, and in any order."""
+    n_vocab = model.info.n_vocab
+    for first in (0, 1, 2, 3, 1021):
+        logits = np.full(n_vocab, -np.inf, dtype=np.float32)
+        logits[first : first + n_kept] = np.random.default_rng(first).normal(0.0, 2.0, n_kept)
+        wanted = [int(np.argmax(logits + np.array(gumbel_noise(8, position, n_vocab)))) for position in range(40)]
+        assert draws(model, "gumbel", 8, 40, logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0) == wanted
+        assert draws(model, "gumbel", 8, 40, logits, temperature=1.0, top_k=n_kept, top_p=1.0, min_p=0.0) == wanted
+
+
 def test_a_draw_depends_on_its_position_and_not_on_the_draws_before(model: Model) -> None:
     logits = fixed_logits(model.info.n_vocab)
     sampler = NativeSampler(model, SamplingParams(seed=3, sampler_rng="gumbel"))

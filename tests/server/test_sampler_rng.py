@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from _server import Serve, StartServe
 from pylucebox import Engine, SamplingParams
 
 CONTEXT = ("--ctx-size", 2048, "--parallel", 4)
+CARD = {"top_k": 20, "top_p": 0.95, "min_p": 0.0}
 PROMPT = "def add(a, b):"
 MORE = "Once upon a time there was a clock that"
 TEMPERATURES = (0.3, 0.7, 1.0, 1.3)
@@ -79,6 +81,71 @@ def test_requests_that_run_together_have_the_replies_they_have_alone(drafting: S
     wanted = [ask(drafting, prompt) for prompt in prompts]
     with ThreadPoolExecutor(len(prompts)) as pool:
         assert list(pool.map(lambda prompt: ask(drafting, prompt), prompts)) == wanted
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize("width", [0, 8, 3])
+def test_slots_that_draft_together_reply_as_without_drafts(
+    plain: Serve, drafting: Serve, temperature: float, width: int
+) -> None:
+    """At the width that the server chooses, and at a fixed one; each slot draws with a seed of its own."""
+    asked = [(PROMPT, 11), (MORE, 12), ("| name | age |", 13), ("The sum of 1 and 2 is", 14)]
+    wanted = [ask(plain, prompt, temperature=temperature, seed=seed) for prompt, seed in asked]
+    body = {"temperature": temperature, **({"verify_width": width} if width else {})}
+    with ThreadPoolExecutor(len(asked)) as pool:
+        got = list(pool.map(lambda request: ask(drafting, request[0], seed=request[1], **body), asked))
+    assert got == wanted
+
+
+def run_wide(server: Serve, prompt: str, seed: int, **body: Any) -> tuple[list[int], list[int]]:
+    """Return the tokens of a reply in passes of eight rows, and how many drafts held by depth."""
+    reply = server.complete(
+        prompt, temperature=1.0, seed=seed, n_predict=64, ignore_eos=True, verify_width=8, **CARD, **body
+    )
+    return reply["tokens"], reply["timings"]["draft_n_accepted_per_pos"]
+
+
+def differ_by_the_last_pass(first: Sequence[int], second: Sequence[int]) -> bool:
+    """A server lets the last pass draft less, and counts what it did not need."""
+    return all(abs(ours - theirs) <= 1 for ours, theirs in zip(first, second, strict=True))
+
+
+def test_drafts_are_those_of_an_engine_and_hold_more_often_than_likeliest_tokens(drafting: Serve) -> None:
+    n_held, n_same = {"shared noise": 0, "likeliest": 0}, 0
+    engine = {"n_ctx": 512, "verify_width": 8, "n_threads": 1, "device": "cpu"}
+    with Engine.demo(**engine) as coupled, Engine.demo(**engine, coupled_drafts=False) as likeliest:
+        for prompt in (PROMPT, MORE, "| name | age |"):
+            for seed in (1, 2, 3, 4):
+                sampling = SamplingParams(temperature=1.0, seed=seed, ignore_eos=True, **CARD)
+                tokens, by_depth = run_wide(drafting, prompt, seed)
+                ours = coupled.generate(prompt, max_tokens=64, sampling=sampling)
+                if tokens != list(ours.token_ids):
+                    continue  # a server computes a prompt in other pieces, so a draw may fall otherwise
+                n_same += 1
+                assert differ_by_the_last_pass(by_depth, ours.stats.num_accepted_tokens_per_pos)
+                n_held["shared noise"] += sum(by_depth)
+                theirs = likeliest.generate(prompt, max_tokens=64, sampling=sampling).stats
+                n_held["likeliest"] += theirs.num_accepted_tokens
+    assert n_same >= 8
+    assert n_held["shared noise"] > 1.05 * n_held["likeliest"], n_held
+
+
+def test_a_slot_that_goes_on_with_a_cached_beginning_foresees_its_draws(drafting: Serve) -> None:
+    beginning = MORE * 3
+    tokens, fresh = run_wide(drafting, beginning, 3)
+    ask(drafting, beginning[:-20], cache_prompt=True)
+    same, cached = run_wide(drafting, beginning, 3, cache_prompt=True)
+    assert same == tokens
+    assert abs(sum(cached) - sum(fresh)) <= 3  # the block's text may begin later
+
+
+def test_requests_of_other_generators_draft_the_likeliest_token(drafting: Serve) -> None:
+    with Engine.demo(n_ctx=512, verify_width=8, n_threads=1, device="cpu", coupled_drafts=False) as engine:
+        sampling = SamplingParams(temperature=1.0, seed=4, ignore_eos=True, sampler_rng="mt19937", **CARD)
+        ours = engine.generate(PROMPT, max_tokens=64, sampling=sampling)
+    tokens, by_depth = run_wide(drafting, PROMPT, 4, sampler_rng="mt19937")
+    assert tokens == list(ours.token_ids)
+    assert differ_by_the_last_pass(by_depth, ours.stats.num_accepted_tokens_per_pos)
 
 
 @pytest.mark.exactness_full

@@ -1,0 +1,119 @@
+// Random words of several groups of tokens side by side. Compilers find no good vector instructions for Philox by
+// themselves: a product of two 32-bit words takes a lane of 64 bits, and what a lane's upper half holds does not matter
+// before the end. So even and odd groups each have vectors of their own, in which no word ever moves to another lane.
+#pragma once
+
+#include "gumbel_noise.h"
+
+#include <cstdint>
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#    include <immintrin.h>
+#    define LUCEBOX_PHILOX_X86
+#endif
+
+namespace lucebox {
+
+// Groups that are computed at once.
+constexpr int32_t PHILOX_LANES = 8;
+
+// What all groups have in common.
+struct noise_place {
+    uint32_t seed;
+    uint32_t position;
+    uint32_t draw;
+};
+
+// Writes word w of groups[i] to words[w * stride + i], for PHILOX_LANES groups.
+inline void philox_plain(const noise_place & at, const uint32_t * groups, uint32_t * words, int32_t stride) {
+    for (int32_t i = 0; i < PHILOX_LANES; ++i) {
+        const philox_block made = noise_words(at.seed, at.position, at.draw, groups[i]);
+        for (int32_t w = 0; w < 4; ++w) {
+            words[w * stride + i] = made.word[w];
+        }
+    }
+}
+
+#ifdef LUCEBOX_PHILOX_X86
+
+inline void philox_sse2(const noise_place & at, const uint32_t * groups, uint32_t * words, int32_t stride) {
+    const __m128i m0 = _mm_set1_epi32((int) 0xD2511F53u);
+    const __m128i m1 = _mm_set1_epi32((int) 0xCD9E8D57u);
+    for (int32_t half = 0; half < PHILOX_LANES; half += 4) {
+        const __m128i group = _mm_loadu_si128((const __m128i *) (groups + half));
+        __m128i c[2][4];
+        for (int32_t odd = 0; odd < 2; ++odd) {
+            c[odd][0] = odd ? _mm_srli_epi64(group, 32) : group;
+            c[odd][1] = _mm_set1_epi32((int) at.position);
+            c[odd][2] = _mm_set1_epi32((int) at.draw);
+            c[odd][3] = _mm_setzero_si128();
+        }
+        uint32_t k0 = at.seed;
+        uint32_t k1 = NOISE_KEY;
+        for (int32_t round = 0; round < 10; ++round) {
+            for (auto & v : c) {
+                const __m128i a = _mm_mul_epu32(v[0], m0);
+                const __m128i b = _mm_mul_epu32(v[2], m1);
+                v[0] = _mm_xor_si128(_mm_xor_si128(_mm_srli_epi64(b, 32), v[1]), _mm_set1_epi32((int) k0));
+                v[1] = b;
+                v[2] = _mm_xor_si128(_mm_xor_si128(_mm_srli_epi64(a, 32), v[3]), _mm_set1_epi32((int) k1));
+                v[3] = a;
+            }
+            k0 += 0x9E3779B9u;
+            k1 += 0xBB67AE85u;
+        }
+        const __m128i low = _mm_set1_epi64x(0xFFFFFFFF);
+        for (int32_t w = 0; w < 4; ++w) {
+            const __m128i both = _mm_or_si128(_mm_and_si128(c[0][w], low), _mm_slli_epi64(c[1][w], 32));
+            _mm_storeu_si128((__m128i *) (words + w * stride + half), both);
+        }
+    }
+}
+
+__attribute__((target("avx2"))) inline void philox_avx2(const noise_place & at, const uint32_t * groups, uint32_t * words,
+                                                        int32_t stride) {
+    const __m256i m0    = _mm256_set1_epi32((int) 0xD2511F53u);
+    const __m256i m1    = _mm256_set1_epi32((int) 0xCD9E8D57u);
+    const __m256i group = _mm256_loadu_si256((const __m256i *) groups);
+    __m256i       c[2][4];
+    for (int32_t odd = 0; odd < 2; ++odd) {
+        c[odd][0] = odd ? _mm256_srli_epi64(group, 32) : group;
+        c[odd][1] = _mm256_set1_epi32((int) at.position);
+        c[odd][2] = _mm256_set1_epi32((int) at.draw);
+        c[odd][3] = _mm256_setzero_si256();
+    }
+    uint32_t k0 = at.seed;
+    uint32_t k1 = NOISE_KEY;
+    for (int32_t round = 0; round < 10; ++round) {
+        for (auto & v : c) {
+            const __m256i a = _mm256_mul_epu32(v[0], m0);
+            const __m256i b = _mm256_mul_epu32(v[2], m1);
+            v[0] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(b, 32), v[1]), _mm256_set1_epi32((int) k0));
+            v[1] = b;
+            v[2] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(a, 32), v[3]), _mm256_set1_epi32((int) k1));
+            v[3] = a;
+        }
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    for (int32_t w = 0; w < 4; ++w) {
+        const __m256i both = _mm256_blend_epi32(c[0][w], _mm256_slli_epi64(c[1][w], 32), 0xAA);
+        _mm256_storeu_si256((__m256i *) (words + w * stride), both);
+    }
+}
+
+#endif
+
+// The fastest of them that this processor has.
+using philox_lanes = void (*)(const noise_place &, const uint32_t *, uint32_t *, int32_t);
+
+inline philox_lanes philox_of_this_cpu() {
+#ifdef LUCEBOX_PHILOX_X86
+    __builtin_cpu_init(); // this may run before the compiler's library is set up
+    return __builtin_cpu_supports("avx2") ? philox_avx2 : philox_sse2;
+#else
+    return philox_plain;
+#endif
+}
+
+} // namespace lucebox
