@@ -4,9 +4,9 @@
 Starts one server for each arm, which stay up side by side, and lets them take turns: in each round every arm, in
 another order each time, gets the same mixed prompts, staggered. The figure of an arm in a round is the tokens of all
 replies over the time from the first request to the last reply. MTP off is there twice: how far these two are apart is
-what noise is. Printed are the medians, the ratios of an arm to MTP off and of even to uneven drafts, round by round, with
-their interval, the runs of the model for each pass, and whether all texts are the same. ``--output FOLDER`` keeps this,
-with the values of every round, as JSON, and a picture of the ratios.
+what noise is. Printed are the medians, the ratios of an arm to MTP off and of even to uneven drafts, round by round,
+with their interval, the runs of the model for each pass, and whether all texts are the same. ``--output FOLDER`` keeps
+this, with the values of every round, as JSON, and a picture of the ratios.
 
     python scripts/server_slots.py [--rounds 12] [--width 4] [--slots 4] [--output FOLDER] [--json]
     python scripts/server_slots.py --random    # a larger random model, whose drafts hold as often as those of a text
