@@ -3,11 +3,12 @@
 
 Starts one server for each arm, which stay up side by side, and lets them take turns: in each round every arm, in
 another order each time, gets the same mixed prompts, staggered. The figure of an arm in a round is the tokens of all
-replies over the time from the first request to the last reply. Printed are the medians, the ratios of an arm to MTP off
-and of even to uneven drafts, round by round, with their interval, the runs of the model for each pass, and whether all
-texts are the same.
+replies over the time from the first request to the last reply. MTP off is there twice: how far these two are apart is
+what noise is. Printed are the medians, the ratios of an arm to MTP off and of even to uneven drafts, round by round,
+with their interval, the runs of the model for each pass, and whether all texts are the same. ``--output FOLDER`` keeps
+this, with the values of every round, as JSON, and a picture of the ratios.
 
-    python scripts/server_slots.py [--rounds 12] [--width 4] [--slots 4] [--json]
+    python scripts/server_slots.py [--rounds 12] [--width 4] [--slots 4] [--output FOLDER] [--json]
     python scripts/server_slots.py --random    # a larger random model, whose drafts hold as often as those of a text
 
 On the random model drafts hold by their own merit, too: its language is made so that they do, see `pylucebox.testing`.
@@ -32,7 +33,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pylucebox._axis import LogAxis
 from pylucebox._build import DEMO_MODEL
+from pylucebox.ab.markup import Html, el
 from pylucebox.cli._measure import median_interval
 from pylucebox.testing import REAL_WIDTHS, write_tiny_model
 
@@ -46,9 +49,11 @@ PROMPTS = (
 )
 ARMS = {
     "off": ("--mtp", "off"),
+    "off again": ("--mtp", "off"),
     "uneven": ("--no-even-drafts",),
     "even": ("--even-drafts",),
 }
+RATIOS = (("off again", "off"), ("even", "uneven"), ("even", "off"), ("uneven", "off"))
 STAGGER_S = 0.05
 
 
@@ -127,7 +132,7 @@ def measure(model: Path, options: argparse.Namespace) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         arms = {name: stack.enter_context(serving(model, flags, options)) for name, flags in ARMS.items()}
         for name, arm in arms.items():  # warm up: graphs, costs, the policy's view of the machine
-            arm.round(options.slots, options.tokens, None if name == "off" else options.width)
+            arm.round(options.slots, options.tokens, width_of(name, options))
             arm.tokens_per_s.clear()
         counts = {
             name: (arm.metric("lucebox_passes_total"), arm.metric("lucebox_model_runs_total"))
@@ -136,7 +141,7 @@ def measure(model: Path, options: argparse.Namespace) -> dict[str, Any]:
         rng = random.Random(0)
         for _ in range(options.rounds):
             for name in rng.sample(list(arms), len(arms)):
-                arms[name].round(options.slots, options.tokens, None if name == "off" else options.width)
+                arms[name].round(options.slots, options.tokens, width_of(name, options))
         wanted = arms["off"].texts[0]
         out: dict[str, Any] = {"same_texts": all(text == wanted for arm in arms.values() for text in arm.texts)}
         for name, arm in arms.items():
@@ -144,9 +149,10 @@ def measure(model: Path, options: argparse.Namespace) -> dict[str, Any]:
             n_runs = arm.metric("lucebox_model_runs_total") - counts[name][1]
             out[name] = {
                 "tokens_per_s": statistics.median(arm.tokens_per_s),
+                "rounds": arm.tokens_per_s,
                 "runs_per_pass": n_runs / n_passes if n_runs else None,
             }
-        for above, below in (("even", "uneven"), ("even", "off"), ("uneven", "off")):
+        for above, below in RATIOS:
             pairs = zip(arms[above].tokens_per_s, arms[below].tokens_per_s, strict=True)
             ratios = [a / b for a, b in pairs]
             low, high, coverage = median_interval(ratios)
@@ -157,6 +163,52 @@ def measure(model: Path, options: argparse.Namespace) -> dict[str, Any]:
                 "coverage": coverage,
             }
         return out
+
+
+def width_of(name: str, options: argparse.Namespace) -> int | None:
+    """Return the width that an arm's requests ask for."""
+    return None if name.startswith("off") else options.width
+
+
+def picture(found: dict[str, Any], title: str) -> str:
+    """Draw the ratios with their intervals on an axis of their logarithms, as an SVG document."""
+    rows = [(f"{above}/{below}", found[f"{above}/{below}"]) for above, below in RATIOS]
+    axis = LogAxis(
+        min(0.8, *(row["low"] for _, row in rows)) / 1.05, max(1.25, *(row["high"] for _, row in rows)) * 1.05
+    )
+    left, right, top, height = 170, 620, 70, 34
+    bottom = top + height * len(rows)
+
+    def x(ratio: float) -> float:
+        return round(left + axis.share(ratio) * (right - left), 1)
+
+    def text(at: float, y: float, content: str, **more: object) -> Html:
+        return el("text", content, x=at, y=y, **{"fill": "#111827", **more})
+
+    marks = [text(16, 32, title, font_size=17, font_weight="bold")]
+    for tick in axis.ticks(45 / (right - left)):
+        colour = "#111827" if tick == 1.0 else "#e5e7eb"
+        marks.append(el("line", x1=x(tick), x2=x(tick), y1=top - 8, y2=bottom, stroke=colour))
+        marks.append(text(x(tick), bottom + 18, f"{tick:g}", text_anchor="middle", fill="#4b5563"))
+    for number, (name, row) in enumerate(rows):
+        y = top + height * (number + 0.5)
+        colour = "#6b7280" if name.startswith("off") else "#1f4e92"
+        marks.append(text(16, y + 5, name))
+        marks.append(el("line", x1=x(row["low"]), x2=x(row["high"]), y1=y, y2=y, stroke=colour, stroke_width=4))
+        marks.append(el("circle", cx=x(row["median"]), cy=y, r=6, fill=colour))
+        marks.append(text(right + 16, y + 5, f"{row['median']:.2f} ({row['low']:.2f} to {row['high']:.2f})"))
+    drawing = el(
+        "svg",
+        el("title", title),
+        el("rect", width=800, height=bottom + 34, fill="#ffffff"),
+        *marks,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 800 {bottom + 34}",
+        role="img",
+        font_family="DejaVu Sans, Verdana, Arial, sans-serif",
+        font_size=14,
+    )
+    return f"{drawing}\n"
 
 
 def random_model(folder: Path) -> Path:
@@ -177,19 +229,27 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1, help="of each server (default: %(default)s)")
     parser.add_argument("--model", type=Path, default=DEMO_MODEL, help="model file (default: the built-in one)")
     parser.add_argument("--random", action="store_true", help="a larger random model in place of it")
+    parser.add_argument("--output", type=Path, help="folder for server-slots.json and server-slots.svg")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = measure(random_model(Path(folder)) if options.random else options.model, options)
+    if options.output is not None:
+        options.output.mkdir(parents=True, exist_ok=True)
+        kept = {"settings": {name: str(value) for name, value in vars(options).items()}, **found}
+        (options.output / "server-slots.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        model = "a random model" if options.random else options.model.stem
+        title = f"{options.slots} slots together, {model}, {options.rounds} rounds"
+        (options.output / "server-slots.svg").write_text(picture(found, title), encoding="utf-8")
     if options.json:
         print(json.dumps(found, indent=1))
         return 0
     for name in ARMS:
         runs = found[name]["runs_per_pass"]
-        print(f"{name:8}{found[name]['tokens_per_s']:9.1f} tok/s" + (f", {runs:.2f} runs a pass" if runs else ""))
-    for name in ("even/uneven", "even/off", "uneven/off"):
-        ratio = found[name]
-        print(f"{name:12}{ratio['median']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f}, {ratio['coverage']:.0%})")
+        print(f"{name:10}{found[name]['tokens_per_s']:9.1f} tok/s" + (f", {runs:.2f} runs a pass" if runs else ""))
+    for above, below in RATIOS:
+        name, ratio = f"{above}/{below}", found[f"{above}/{below}"]
+        print(f"{name:14}{ratio['median']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f}, {ratio['coverage']:.0%})")
     print("all texts are the same" if found["same_texts"] else "THE TEXTS DIFFER")
     return int(not found["same_texts"])
 

@@ -102,6 +102,7 @@ class writer final : public mtp_writer {
     class input;
 
     bool    any_enabled() const { return std::find(enabled.begin(), enabled.end(), true) != enabled.end(); }
+    void    forget_states(llama_seq_id seq);
     bool    find_pairs(const llama_ubatch & ubatch);
     bool    find_cells(const llama_ubatch & ubatch);
     void    take_tokens(const llama_ubatch & ubatch);
@@ -224,6 +225,10 @@ writer::~writer() {
 void writer::enable(llama_seq_id seq, bool on) {
     enabled.at((size_t) seq) = on;
     deferred[(size_t) seq]   = false;
+    forget_states(seq);
+}
+
+void writer::forget_states(llama_seq_id seq) {
     std::fill_n(positions.begin() + (ptrdiff_t) seq * n_slots, n_slots, -1);
 }
 
@@ -276,6 +281,10 @@ bool writer::find_pairs(const llama_ubatch & ubatch) {
         for (uint32_t i = 0; in_order && i < n; ++i) {
             in_order = ubatch.pos[s * n + i] == first + (llama_pos) i && ubatch.n_seq_id[s * n + i] == 1;
         }
+        if (!in_order && deferred[(size_t) seq]) { // as with pictures: there are no pairs, now or later
+            forget_states(seq);
+            continue;
+        }
         const bool alike = firsts.empty() || (pairs.starts == (first == 0) && pairs.deferred == deferred[(size_t) seq]);
         if (!in_order || !alike) {
             LLAMA_LOG_ERROR("%s: sequence %d: %s\n", __func__, seq,
@@ -286,7 +295,7 @@ bool writer::find_pairs(const llama_ubatch & ubatch) {
         pairs.starts   = first == 0;
         pairs.deferred = deferred[(size_t) seq];
         pairs.carried.push_back(slot_of(seq, std::max(first - 1, 0)));
-        if (first > 0 && positions[(size_t) pairs.carried.back()] != first - 1) {
+        if (!pairs.deferred && first > 0 && positions[(size_t) pairs.carried.back()] != first - 1) {
             LLAMA_LOG_ERROR("%s: sequence %d: the state after position %d is not at hand\n", __func__, seq, first - 1);
             return false;
         }
@@ -307,10 +316,11 @@ bool writer::find_cells(const llama_ubatch & ubatch) {
         return true;
     }
     for (const auto & [seq, first] : firsts) {
-        const llama_pos at = std::max(first - 1, 0); // of the first pair
-        if (memory.get_mem_attn()->seq_pos_max(seq) != at - 1) {
-            LLAMA_LOG_ERROR("%s: sequence %d: the block's cache ends at position %d, not at %d\n", __func__, seq,
-                            memory.get_mem_attn()->seq_pos_max(seq), at - 1);
+        const llama_pos at  = std::max(first - 1, 0); // of the first pair
+        const llama_pos end = memory.get_mem_attn()->seq_pos_max(seq); // or -1: what came before is not known
+        if (end >= 0 && end != at - 1) {
+            LLAMA_LOG_ERROR("%s: sequence %d: the block's cache ends at position %d, not at %d\n", __func__, seq, end,
+                            at - 1);
             return false;
         }
     }
@@ -382,7 +392,7 @@ void writer::end(bool computed) {
     for (size_t m = 0; m < firsts.size(); ++m) {
         const auto [seq, first] = firsts[m];
         if (!computed) {
-            enable(seq, true); // nothing that is carried can be trusted
+            forget_states(seq); // nothing that is carried can be trusted
             memory.seq_rm(seq, std::max(first - 1, 0), -1);
             continue;
         }

@@ -73,7 +73,8 @@ std::unique_ptr<common_speculative_drafter> make_drafter(llama_context * trunk, 
             { "draft_chain", made->why_stepwise().empty() },
             { "why_stepwise", made->why_stepwise() },
             { "draft_vocab", want.rows ? (int64_t) want.rows->n_tokens() : (int64_t) llama_vocab_n_tokens(llama_model_get_vocab(block)) },
-            { "mtp_kv_in_trunk", false },
+            { "mtp_kv_in_trunk", made->why_no_writer().empty() },
+            { "why_no_kv_in_trunk", made->why_no_writer() },
             { "coupled_drafts", server_drafter::COUPLES },
         });
         return made;

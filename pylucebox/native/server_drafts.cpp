@@ -29,8 +29,23 @@ server_drafter::server_drafter(llama_context * trunk, llama_context * mtp, uint3
     n_max(std::min(n_max, LUCEBOX_MAX_DRAFT)),
     width((size_t) hidden_width(llama_get_model(trunk))),
     drafter(mtp, n_seq, no_files, chained),
+    no_state(width),
     texts(n_seq) {
-    llama_set_embeddings_nextn(trunk, true, /*masked=*/false);
+    // where the model's graph writes, the states of a prompt stay on the device, but for the last
+    llama_set_embeddings_nextn(trunk, true, /*masked=*/true);
+#ifdef COMMON_SPECULATIVE_PREPARE
+    writer = make_mtp_writer(trunk, mtp, no_writer);
+#else
+    no_writer = "this build's llama.cpp does not tell of a batch before it is decoded";
+#endif
+    if (!writer) {
+        llama_set_embeddings_nextn(trunk, true, /*masked=*/false);
+        return;
+    }
+    for (uint32_t seq = 0; seq < n_seq; ++seq) {
+        writer->enable((llama_seq_id) seq, true);
+        writer->defer((llama_seq_id) seq, true);
+    }
 }
 
 void server_drafter::clear() {
@@ -75,6 +90,69 @@ void server_drafter::go_on(llama_seq_id seq, llama_pos pos, llama_token token) {
     t.follows = token;
 }
 
+// Whether a batch is part of one prompt: more rows than a pass can verify, or rows that nobody samples from.
+bool server_drafter::is_prompt(const common_batch & batch) const {
+    const auto & rows = batch.tokens;
+    if (!batch.has_token() || batch.has_embd()) {
+        return false;
+    }
+    bool silent = false;
+    for (size_t i = 0; i < rows.size(); ++i) {
+        if (rows[i].seq_id != rows[0].seq_id || rows[i].pos[0] != rows[0].pos[0] + (llama_pos) i ||
+            !rows[i].seq_ids_extra.empty()) {
+            return false;
+        }
+        silent = silent || !rows[i].output;
+    }
+    return silent || (int32_t) rows.size() > n_max + 1;
+}
+
+void server_drafter::prepare(const common_batch & batch) {
+    if (!writer) {
+        return;
+    }
+    if (written >= 0) { // that decode failed
+        writer->defer(written, true);
+        texts[(size_t) written].lost = true;
+        written                      = -1;
+    }
+    if (n_failures >= MOST_FAILURES || !is_prompt(batch)) {
+        return;
+    }
+    const llama_seq_id seq = batch.tokens[0].seq_id;
+    const llama_pos    pos = batch.tokens[0].pos[0];
+    try {
+        go_on(seq, pos, batch.tokens[0].id);
+        if (pos > 0) {
+            // The pair that the first row completes is written as well. Zeros stand for a state that is not known.
+            const float *            known = hidden_of(texts[(size_t) seq], pos - 1);
+            const std::vector<float> hidden(known ? known : no_state.data(), (known ? known : no_state.data()) + width);
+            draft_counts             ignored;
+            drafter.catch_up(seq, ignored);
+            drafter.forget_waiting(seq);
+            drafter.forget_from(seq, pos - 1);
+            writer->set_hidden(seq, pos - 1, hidden.data());
+        }
+        writer->defer(seq, false);
+        written = seq;
+    } catch (const std::exception & e) {
+        survive("the MTP block cannot follow the text", e);
+    }
+}
+
+// Takes note of a prompt that the model's graph wrote for.
+void server_drafter::keep_written(llama_seq_id seq, const common_batch & batch) {
+    const auto & last = batch.tokens.back();
+    text &       t    = texts[(size_t) seq];
+    t.first           = last.pos[0];
+    t.tokens          = { last.id };
+    t.follows         = last.id;
+    t.hidden.resize(width);
+    if (!writer->get_hidden(seq, t.first, t.hidden.data())) {
+        fail(LUCEBOX_ERR_INTERNAL, "the state after position %d was not kept", (int) t.first);
+    }
+}
+
 // Takes note of rows that were decoded for a sequence. More of them than a pass can verify are those of a prompt.
 void server_drafter::keep(llama_seq_id seq, const common_batch & batch, int32_t row, int32_t n_rows) {
     const auto & rows  = batch.tokens;
@@ -116,6 +194,12 @@ bool server_drafter::process(const common_batch & batch) {
     }
     const auto & rows = batch.tokens;
     try {
+        if (written >= 0) {
+            const llama_seq_id seq = std::exchange(written, -1);
+            writer->defer(seq, true);
+            keep_written(seq, batch);
+            return true;
+        }
         for (size_t begin = 0; begin < rows.size();) {
             const llama_seq_id seq = rows[begin].seq_id;
             size_t             end = begin + 1;

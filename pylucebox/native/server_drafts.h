@@ -2,9 +2,11 @@
 #pragma once
 
 #include "mtp_drafter.h"
+#include "mtp_writer.h"
 
 #include "speculative-drafter.h"
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,7 +14,8 @@ namespace lucebox {
 
 // The server decodes drafts before it knows which of them hold, and goes back to an earlier place of a text without a
 // word. So the rows of a decode are only kept, and count when the text goes on: those in front of the place where it does
-// are true. Pairs that a decode completes wait for the next draft, or are computed at once if they are those of a prompt.
+// are true. Pairs that a decode completes wait for the next draft. Those of a prompt are written in the model's own graph
+// while it decodes them, or, where that cannot be had, computed by the block right afterwards.
 //
 // What is lost (a slot's text from a file, images) is not made up for: the block's text then begins where the slot goes
 // on. Whatever fails in here costs drafts, never a reply.
@@ -28,6 +31,11 @@ class server_drafter final : public common_speculative_drafter {
     // Both contexts outlive the drafter. `n_max`: most drafts of a pass.
     server_drafter(llama_context * trunk, llama_context * mtp, uint32_t n_seq, int32_t n_max, bool chained);
 
+#ifdef COMMON_SPECULATIVE_PREPARE
+    void prepare(const common_batch & batch) override;
+#else // of a prefix of the series: nobody calls it
+    void prepare(const common_batch & batch);
+#endif
     bool process(const common_batch & batch) override;
     void draft(std::vector<common_speculative_draft_params> & dparams) override;
     void get_state(llama_seq_id seq, std::vector<uint8_t> & data) override;
@@ -35,6 +43,9 @@ class server_drafter final : public common_speculative_drafter {
 
     // Why each draft has a launch of its own; empty if not.
     const std::string & why_stepwise() const { return drafter.why_stepwise(); }
+
+    // Why the block reads prompts in a pass of its own; empty if not.
+    const std::string & why_no_writer() const { return no_writer; }
 
     // Forgets everything, as at the start.
     void clear();
@@ -51,7 +62,9 @@ class server_drafter final : public common_speculative_drafter {
 
     void          go_on(llama_seq_id seq, llama_pos pos, llama_token token);
     const float * hidden_of(const text & t, llama_pos pos) const;
+    bool          is_prompt(const common_batch & batch) const;
     void          keep(llama_seq_id seq, const common_batch & batch, int32_t row, int32_t n_rows);
+    void          keep_written(llama_seq_id seq, const common_batch & batch);
     void          make_drafts(std::vector<common_speculative_draft_params> & dparams);
     void          survive(const char * what, const std::exception & e);
 
@@ -60,7 +73,12 @@ class server_drafter final : public common_speculative_drafter {
     const size_t          width; // floats of a hidden state
     const model_files     no_files;
     mtp_drafter           drafter;
+    const std::vector<float> no_state; // zeros
     std::vector<text>     texts;
+
+    std::string                 no_writer;
+    std::unique_ptr<mtp_writer> writer;
+    llama_seq_id                written = -1; // whose prompt is being decoded and written for, or -1
     int32_t               n_failures = 0; // in a row
 };
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from typing import Any, Final
 
 from pylucebox._errors import LibraryNotFoundError
@@ -12,9 +13,12 @@ __all__ = [
     "ASK",
     "BEGIN",
     "CLOSED",
+    "EVENT_HEAD",
     "LOADED",
     "MAX_DRAFT",
     "REPORT",
+    "SLOT_ANSWER",
+    "SLOT_FIELDS",
     "Costs",
     "DrafterParams",
     "Event",
@@ -121,6 +125,15 @@ class Event(ctypes.Structure):
         ("slots", Slot * MAX_SLOTS),
     )
 
+
+EVENT_HEAD: Final = struct.Struct("=3q7i")
+"""All fields of an `Event` but its slots. To read a struct as one tuple takes a tenth of the time of its attributes."""
+
+SLOT_FIELDS: Final = struct.Struct(f"=11i{MAX_DRAFT}i{MAX_DRAFT}f{MAX_DRAFT + 1}i")
+"""All fields of a `Slot`."""
+
+SLOT_ANSWER: Final = struct.Struct("=3i")
+"""Those of a `Slot` that are answered, from ``next_width`` on."""
 
 BeforeAccept = ctypes.CFUNCTYPE(None)
 """What is called before the first accept."""

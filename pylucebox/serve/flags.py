@@ -103,14 +103,12 @@ _REFUSED_VARIABLES: Final = {
 # llama-server would warn about these, since what they say is given to it as flags.
 _OWNED_VARIABLES: Final = ("LLAMA_ARG_MODEL", "LLAMA_ARG_HOST", "LLAMA_ARG_PORT", "LLAMA_ARG_ENDPOINT_METRICS")
 
-# What serves something that is no text after a prompt. Drafts beside it are untested, so there are none.
+# What serves something that is no text after a prompt.
 _NO_DRAFTS: Final = {
     "--embedding": "a server of embeddings generates nothing",
     "--embeddings": "a server of embeddings generates nothing",
     "--rerank": "a server that ranks generates nothing",
     "--reranking": "a server that ranks generates nothing",
-    "--mmproj": "drafts beside images are not tested",
-    "-mm": "drafts beside images are not tested",
 }
 
 _VALUES: Final = {

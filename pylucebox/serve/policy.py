@@ -10,7 +10,7 @@ import ctypes
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pylucebox.serve import _native
 from pylucebox.width import (
@@ -33,6 +33,16 @@ WAIT_US: Final = 100
 """A pass waits for so long for a policy that looks at its drafts, or for a fiftieth of its time if that is more."""
 
 _UNLIMITED: Final = 2**31 - 1
+
+_Fields: TypeAlias = tuple[Any, ...]
+"""The fields of an event or of one of its slots, in the order in which `_native` declares them."""
+
+_FIRST: Final = _native.Event.slots.offset
+_ANSWER: Final = _native.Slot.next_width.offset
+# fields before those of which there are several
+_DRAFTS: Final = _native.Slot.drafts.offset // 4
+_PROBS: Final = _native.Slot.probs.offset // 4
+_TOKENS: Final = _native.Slot.tokens.offset // 4
 
 
 class PolicyHost:
@@ -68,82 +78,88 @@ class PolicyHost:
         InvalidArgumentError
             The policy is none, or chose a width that is none.
         """
-        entries = event.slots[: event.n_slots] if event.kind != _native.LOADED else ()
-        if event.kind == _native.REPORT:
-            for entry in entries:
-                self._observe(entry, event)
-            for entry in entries:
-                self._plan(entry, event.n_active)
-        elif event.kind == _native.ASK:
-            for entry in entries:
-                self._decide(entry)
-        elif event.kind == _native.BEGIN:
-            for entry in entries:
-                self._begin(entry, event.n_active)
-                self._plan(entry, event.n_active)
-        elif event.kind == _native.LOADED:
-            policy = self._make()
-            check_policy(policy)
-            self._policy, self._n_slots = policy, event.n_slots
-            self._drafts = policy if isinstance(policy, DraftPolicy) else None
-            load_costs = getattr(policy, "load_costs", None)
-            costs = None if load_costs is None else self._find_costs()
-            if load_costs is not None and costs is not None:
-                load_costs(costs)
+        head = _native.EVENT_HEAD.unpack_from(event)
+        kind, n_active, n_slots = head[3], head[4], head[9]
+        if kind == _native.LOADED:
+            self._load(n_slots)
+            return
+        places = range(_FIRST, _FIRST + n_slots * _native.SLOT_FIELDS.size, _native.SLOT_FIELDS.size)
+        slots = [_native.SLOT_FIELDS.unpack_from(event, place) for place in places]
+        if kind == _native.REPORT:
+            for slot in slots:
+                self._observe(slot, head)
+        for place, slot in zip(places, slots, strict=True):
+            if kind == _native.ASK:
+                answer = self._decide(slot)
+            else:
+                if kind == _native.BEGIN:
+                    self._begin(slot, n_active)
+                answer = self._plan(slot, n_active)
+            _native.SLOT_ANSWER.pack_into(event, place + _ANSWER, *answer)
 
-    def _begin(self, entry: Any, n_active: int) -> None:
+    def _load(self, n_slots: int) -> None:
+        policy = self._make()
+        check_policy(policy)
+        self._policy, self._n_slots = policy, n_slots
+        self._drafts = policy if isinstance(policy, DraftPolicy) else None
+        load_costs = getattr(policy, "load_costs", None)
+        costs = None if load_costs is None else self._find_costs()
+        if load_costs is not None and costs is not None:
+            load_costs(costs)
+
+    def _begin(self, fields: _Fields, n_active: int) -> None:
+        slot, n_past, n_left, widest = fields[0], *fields[5:8]
         if n_active == 1:
-            self._policy.begin(self._n_slots, entry.max_width)
-        self._without.discard(entry.slot)
+            self._policy.begin(self._n_slots, widest)
+        self._without.discard(slot)
         if self._drafts is None:
             return
-        reason = self._drafts.worth_drafting(entry.n_past, _tokens_left(entry.n_left))
+        reason = self._drafts.worth_drafting(n_past, _tokens_left(n_left))
         if reason is not None:
-            self._without.add(entry.slot)
-            print(f"lucebox: no drafts for this reply of slot {entry.slot}: {reason}", file=sys.stderr, flush=True)
+            self._without.add(slot)
+            print(f"lucebox: no drafts for this reply of slot {slot}: {reason}", file=sys.stderr, flush=True)
 
-    def _plan(self, entry: Any, n_active: int) -> None:
-        slot, widest = entry.slot, entry.max_width
-        width, n_draft, ask = 1, 0, False
-        if slot not in self._without:
-            context = CycleContext(slot, entry.n_past, _tokens_left(entry.n_left), widest, n_active)
-            if self._drafts is None:
-                width = check_choice(self._policy.choose(slot, context), widest)
-                n_draft = width - 1
-            else:
-                width, n_draft, ask = self._drafts.plan(slot, context)
-                width = check_choice(width, widest)
-                n_draft = check_choice(n_draft + 1, widest) - 1
-        entry.next_width, entry.next_n_draft, entry.next_ask = width, n_draft, bool(ask)
+    def _plan(self, fields: _Fields, n_active: int) -> tuple[int, int, bool]:
+        slot, (n_past, n_left, widest) = fields[0], fields[5:8]
+        if slot in self._without:
+            return 1, 0, False
+        context = CycleContext(slot, n_past, _tokens_left(n_left), widest, n_active)
+        if self._drafts is None:
+            width = _checked(self._policy.choose(slot, context), widest)
+            return width, width - 1, False
+        width, n_draft, ask = self._drafts.plan(slot, context)
+        return _checked(width, widest), _checked(n_draft + 1, widest) - 1, bool(ask)
 
-    def _decide(self, entry: Any) -> None:
-        if self._drafts is not None:
-            n_drafted, widest = entry.n_drafted, entry.max_width
-            width, n_more = self._drafts.decide(entry.slot, entry.probs[:n_drafted])
-            entry.next_width = check_choice(width, widest)
-            entry.next_n_draft = check_choice(n_drafted + n_more + 1, widest) - 1 - n_drafted
+    def _decide(self, fields: _Fields) -> tuple[int, int, bool]:
+        slot, n_drafted, widest = fields[0], fields[2], fields[7]
+        if self._drafts is None:
+            return fields[8], 0, False
+        width, n_more = self._drafts.decide(slot, fields[_PROBS : _PROBS + n_drafted])
+        return _checked(width, widest), _checked(n_drafted + n_more + 1, widest) - 1 - n_drafted, False
 
-    def _observe(self, entry: Any, event: Any) -> None:
-        if entry.slot in self._without:
+    def _observe(self, fields: _Fields, head: _Fields) -> None:
+        slot, width, n_drafted, n_accepted, n_tokens = fields[:5]
+        _, draft_us, verify_us, _, n_active, n_rows, graph_built, with_prompt, _, _ = head
+        if slot in self._without:
             return
-        n_drafted = entry.n_drafted
         self._policy.observe(
-            entry.slot,
+            slot,
             CycleObservation(
-                seq=entry.slot,
-                width=entry.width,
+                seq=slot,
+                width=width,
                 n_drafted=n_drafted,
-                n_accepted=entry.n_accepted,
-                draft_probs=tuple(entry.probs[:n_drafted]),
-                draft_us=event.draft_us,
-                verify_us=event.verify_us,
+                n_accepted=n_accepted,
+                draft_probs=fields[_PROBS : _PROBS + n_drafted],
+                draft_us=draft_us,
+                verify_us=verify_us,
                 rollback_us=0,
-                n_rows=event.n_rows,
-                graph_built=bool(event.graph_built),
-                draft_tokens=tuple(entry.drafts[:n_drafted]),
-                tokens=tuple(entry.tokens[: entry.n_tokens]),
-                n_active=event.n_active,
-                shared_prefill=bool(event.with_prompt),
+                n_rows=n_rows,
+                graph_built=bool(graph_built),
+                n_verified=width - 1,
+                draft_tokens=fields[_DRAFTS : _DRAFTS + n_drafted],
+                tokens=fields[_TOKENS : _TOKENS + n_tokens],
+                n_active=n_active,
+                shared_prefill=bool(with_prompt),
             ),
         )
 
@@ -171,6 +187,11 @@ def answer_events(lib: _native.Library, host: PolicyHost) -> None:
             lib.policy_give_up(f"{type(error).__name__}: {error}".encode(errors="replace"))
             return
         lib.policy_answer(here)
+
+
+def _checked(choice: Any, most: int) -> int:
+    """Return what `check_choice` does; the ordinary case takes no call of it."""
+    return choice if type(choice) is int and 1 <= choice <= most else check_choice(choice, most)
 
 
 def _tokens_left(n_left: int) -> int:

@@ -44,24 +44,27 @@ class Acceptance:
 
     def learn(self, depth: int, held: bool) -> None:
         """Take a label: a draft at `depth`, all before which held, did or did not hold."""
-        gain = 0.0
-        for index, memory in enumerate(_MEMORIES):
-            successes, trials = self._held[index], self._seen[index]
-            chance = (successes[depth] + _STRENGTH * PRIOR) / (trials[depth] + _STRENGTH)
-            likelihood = log(max(1e-3, chance if held else 1.0 - chance))
-            gain += likelihood if index == 0 else -likelihood
-            successes[depth] = memory * successes[depth] + held
-            trials[depth] = memory * trials[depth] + 1.0
-        self._evidence = _EVIDENCE_KEPT * self._evidence + gain
+        short = _take(self._held[0], self._seen[0], depth, held, _MEMORIES[0])
+        long = _take(self._held[1], self._seen[1], depth, held, _MEMORIES[1])
+        self._evidence = _EVIDENCE_KEPT * self._evidence + (log(short) - log(long))
         self._cached = None
 
     def rates(self) -> list[float]:
         """Return the conditional acceptance expected of each depth; the list is shared, do not change it."""
-        if self._cached is None:
+        rates = self._cached
+        if rates is None:
             share = self.short_share
-            short, long = (_chain(self._held[index], self._seen[index]) for index in (0, 1))
-            self._cached = [share * a + (1.0 - share) * b for a, b in zip(short, long, strict=True)]
-        return self._cached
+            rest = 1.0 - share
+            rates = self._cached = []
+            memories = self._held[0], self._seen[0], self._held[1], self._seen[1]
+            # the mean of each depth is shrunk towards that of the depth before it
+            short_guess = long_guess = PRIOR
+            for held, seen, long_held, long_seen in zip(*memories, strict=True):
+                short = (held + _STRENGTH * short_guess) / (seen + _STRENGTH)
+                long = (long_held + _STRENGTH * long_guess) / (long_seen + _STRENGTH)
+                rates.append(share * short + rest * long)
+                short_guess, long_guess = short * _FADE, long * _FADE
+        return rates
 
     @property
     def short_share(self) -> float:
@@ -90,11 +93,12 @@ class Acceptance:
         return fresh
 
 
-def _chain(held: list[float], seen: list[float]) -> list[float]:
-    """Shrink the mean of each depth towards that of the depth before it."""
-    rates, guess = [], PRIOR
-    for successes, trials in zip(held, seen, strict=True):
-        rate = (successes + _STRENGTH * guess) / (trials + _STRENGTH)
-        rates.append(rate)
-        guess = rate * _FADE
-    return rates
+def _take(held: list[float], seen: list[float], depth: int, it_held: bool, kept: float) -> float:
+    """Add a label to a memory; return how likely that memory thought it, at least 0.001."""
+    successes, trials = held[depth], seen[depth]
+    chance = (successes + _STRENGTH * PRIOR) / (trials + _STRENGTH)
+    held[depth] = kept * successes + it_held
+    seen[depth] = kept * trials + 1.0
+    if not it_held:
+        chance = 1.0 - chance
+    return chance if chance > 1e-3 else 1e-3

@@ -21,6 +21,7 @@ _START: Final = (0.05, -0.19, 0.97, 0.1, 0.6, 0.56)
 
 Fitted on 31 texts of the built-in model, none of them among those that `lucebox sim` judges by."""
 
+_N_OFFSETS: Final = 2  # of the weights, which may be negative
 _STIFFNESS: Final = 20.0  # curvature that the start counts as, for each weight
 _KEPT: Final = 0.995  # of the curvature, per label
 _LIMIT: Final = 6.9  # log-odds of 0.999
@@ -121,18 +122,17 @@ class Calibrator:
         """
         weights, curvature = self._weights, self._curvature
         odds, recent, luck, echo = signs
-        x_first = 0.0 if depth else 1.0
-        z = weights[0] + weights[1] * x_first + weights[2] * odds + weights[3] * recent
-        z += weights[4] * luck + weights[5] * echo
+        offset, first, scale, trust, luck_weight, echo_weight = weights
+        z = offset if depth else offset + first
+        z = z + scale * odds + trust * recent + (luck_weight * luck + echo_weight * echo)
         chance = 1.0 / (1.0 + exp(-max(-_LIMIT, min(_LIMIT, z))))
         error, steepness = held - chance, chance * (1.0 - chance)
-        for index, x in enumerate((1.0, x_first, odds, recent, luck, echo)):
+        for index, x in ((0, 1.0), (1, 0.0 if depth else 1.0), (2, odds), (3, recent), (4, luck), (5, echo)):
             if x:
                 bend = curvature[index] = _KEPT * curvature[index] + steepness * x * x
-                weights[index] += error * x / max(bend, 1.0)
-        # More probable must never count as less likely.
-        for index in range(2, len(_START)):
-            weights[index] = max(0.0, weights[index])
+                weight = weights[index] + error * x / (bend if bend > 1.0 else 1.0)
+                # More probable must never count as less likely.
+                weights[index] = weight if weight > 0.0 or index < _N_OFFSETS else 0.0
         self._score = _SCORE_KEPT * self._score + error * error
         self._counts_score = _SCORE_KEPT * self._counts_score + (held - counted) ** 2
         self._n_scored = _SCORE_KEPT * self._n_scored + 1.0

@@ -72,6 +72,7 @@ class AdaptiveWidth:
         self._speed_seen = 0.0  # tokens per us of earlier requests
         self._n_since_plain = 0  # passes since a plain step that followed another
         self._n_anchors = 0  # plain steps to run for their time
+        self._has_hints = False  # whether any text came with them
         self._start()
 
     # ---- requests
@@ -110,10 +111,14 @@ class AdaptiveWidth:
         k = best_of(rates, 0)
         tokens = expected_tokens(self._carried.rates())[k]
         self._price = Price(tokens, tokens / rates[k])
-        self._lookahead = Lookahead()
-        self._lookahead.refresh_all(self._price.per_us(prices.verify[0]), prices)
+        self._open_lookahead()
         self._ledger = Ledger()
         self._credits = Credits(prices.draft[MAX_DRAFT])
+
+    def _open_lookahead(self) -> None:
+        prices = self._model.prices
+        self._lookahead = Lookahead(echoes=self._has_hints)
+        self._lookahead.refresh_all(self._price.per_us(prices.verify[0]), prices)
 
     def load_costs(self, costs: WidthCosts) -> None:
         """Take measured costs in place of all that is known of costs so far. Call it between requests."""
@@ -156,9 +161,13 @@ class AdaptiveWidth:
         state = self._sequences.get(seq)
         if state is None or context.n_past < state.n_past:  # a new request took the place of a finished one
             state = self._sequences[seq] = SequenceState(self._carried.successor(), context.hints)
+            if context.hints is not None and not self._has_hints:
+                self._has_hints = True
+                self._open_lookahead()
         opens = not self._pass.members or seq in self._pass.members
-        if opens:  # a pass that was not observed to its end is forgotten
-            self._pass = _Pass()
+        if opens:
+            if self._pass.members or self._pass.n_observed:  # a pass that was not observed to its end is forgotten
+                self._pass = _Pass()
             self._thrift.next_cycle()
             if not self._thrift.light:
                 self._model = self._book.at(n_active, context.n_past)
@@ -377,9 +386,12 @@ class AdaptiveWidth:
         """Account for a cycle once all its sequences have reported."""
         done, self._pass = self._pass, _Pass()
         self._members = done.members
-        self._thrift.earn(last.draft_us + last.verify_us + last.rollback_us)
-        if self._model.known and not done.measures:  # finding out what a machine costs is not the text's fault
-            self._account(done, last)
+        took_us = last.draft_us + last.verify_us + last.rollback_us
+        n_rows, n_active = max(1, last.n_rows), max(1, last.n_active)
+        was_known = self._model.known
+        self._thrift.earn(took_us)
+        if was_known and not done.measures:  # finding out what a machine costs is not the text's fault
+            self._account(done, n_rows, n_active, max(1.0, took_us), last.draft_us)
         # After a wide step the caches are cold, which they are not where nothing is drafted: only a plain step that
         # follows another tells what decoding without MTP takes.
         was_plain, self._was_plain = self._was_plain, not done.n_drafted
@@ -387,23 +399,19 @@ class AdaptiveWidth:
         self._n_since_plain = 0 if was_plain and self._was_plain else self._n_since_plain + 1
         if self._thrift.light or last.shared_prefill:
             return
-        was_known = self._model.known
-        n_rows, n_active = max(1, last.n_rows), max(1, last.n_active)
         if n_rows > n_active or was_plain or not self._model.timed(n_rows):
             self._model.learn_verify(n_rows, last.verify_us, built=last.graph_built)
         if done.n_drafted and not last.draft_graph_built:
             self._model.learn_draft(done.n_drafted, last.draft_us, done.n_launches)
         if n_rows > n_active and not last.graph_built:
             self._model.learn_rest(done.rejected, last.rollback_us)
-        if self._model.known and not was_known:
+        if not was_known and self._model.known:
             self._open_accounts()
 
-    def _account(self, done: _Pass, last: CycleObservation) -> None:
+    def _account(self, done: _Pass, n_rows: int, n_active: int, took_us: float, draft_us: float) -> None:
         """Enter the time of a cycle and what it brought."""
-        n_rows, n_active = max(1, last.n_rows), max(1, last.n_active)
         verify, _, draft, reject = self._model.prices
         price_us = verify[min(n_rows, MAX_WIDTH) - 1] + draft[done.n_drafted] + reject
-        took_us = max(1.0, last.draft_us + last.verify_us + last.rollback_us)
         counted_us = min(took_us, _OUTLIER * price_us)
         # Each sequence of a plain pass gets one token for the price of the whole.
         n_each = done.n_tokens / n_active
@@ -411,7 +419,7 @@ class AdaptiveWidth:
         if n_rows > n_active:
             self._ledger.drafted(counted_us, n_each, plain_us)
         else:
-            self._ledger.plain(min(last.draft_us, _OUTLIER * draft[done.n_drafted]), n_each, plain_us)
+            self._ledger.plain(min(draft_us, _OUTLIER * draft[done.n_drafted]), n_each, plain_us)
         self._price.earn(done.n_tokens, counted_us)
         self._credits.earn(counted_us, draft[MAX_DRAFT])
         if n_active == 1:
@@ -466,6 +474,8 @@ class AdaptiveWidth:
 
 class _Pass:
     """A cycle of one or several sequences, as far as they have planned and reported."""
+
+    __slots__ = ("measures", "members", "n_drafted", "n_observed", "n_tokens", "rejected")
 
     def __init__(self) -> None:
         self.members: list[int] = []

@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Sequence
 from math import exp
-from operator import mul
 from typing import Final
 
 from pylucebox._stats import MAX_DRAFT
@@ -57,10 +56,13 @@ _FORGET: Final = 0.99  # per draft of a depth
 _GRID: Final = 8  # steps from 0 to 1
 _NEVER: Final = 2.0  # no chance is so high
 
-# For each bin and each point of the grid: the point, where a draft of that chance leads from it, in which cell that is,
-# and where in the cell.
+# For each bin and each point of the grid: where a draft of that chance leads from it, in which cell that is, and how
+# far it is from the lower end of the cell and from the upper one.
 _SPOTS: Final = [
-    [(index, index * chance, int(index * chance), index * chance % 1.0) for index in range(_GRID + 1)]
+    [
+        (index * chance, int(index * chance), index * chance % 1.0, 1.0 - index * chance % 1.0)
+        for index in range(_GRID + 1)
+    ]
     for chance in _CENTRES
 ]
 
@@ -84,6 +86,11 @@ class Lookahead:
     How sure a draft is says something about the next one, so thresholds depend on the last draft, and the first one's
     on the first draft of the cycle before.
 
+    Parameters
+    ----------
+    echoes
+        Whether texts are known that may repeat themselves; otherwise their moods are left out.
+
     Attributes
     ----------
     threshold
@@ -91,10 +98,12 @@ class Lookahead:
         chance. Entry 7 forbids an eighth.
     """
 
-    def __init__(self) -> None:
-        self.threshold = [[0.0] * _MOODS for _ in range(MAX_DRAFT)] + [[_NEVER] * _MOODS]
-        self._weights = [[[0.0] * len(_CENTRES) for _ in range(_MOODS)] for _ in range(MAX_DRAFT)]
-        self._value = [[[0.0] * (_GRID + 2)] * _MOODS for _ in range(MAX_DRAFT + 1)]
+    def __init__(self, *, echoes: bool = False) -> None:
+        moods = _MOODS if echoes else _ECHO
+        self._echoes = echoes
+        self.threshold = [[0.0] * moods for _ in range(MAX_DRAFT)] + [[_NEVER] * moods]
+        self._weights = [[[0.0] * len(_CENTRES) for _ in range(moods)] for _ in range(MAX_DRAFT)]
+        self._value = [[[0.0] * (_GRID + 2)] * moods for _ in range(MAX_DRAFT + 1)]
         self._shares: list[Sequence[Sequence[float]]] = [_PRIOR[depth > 0] for depth in range(MAX_DRAFT)]
         self._prices = [(0.0, 0.0, 0.0)] * MAX_DRAFT  # of draft, row and rejection, in tokens
         self._next = MAX_DRAFT - 1
@@ -103,8 +112,7 @@ class Lookahead:
         """Take the chances of the drafts of a cycle without luck, and the mood that each was made in."""
         for depth, (chance, mood) in enumerate(zip(chances, moods)):  # noqa: B905 - the last mood has no draft yet
             weights = self._weights[depth][mood]
-            for index, weight in enumerate(weights):
-                weights[index] = weight * _FORGET
+            weights[:] = [weight * _FORGET for weight in weights]
             weights[bisect(_EDGES, chance)] += 1.0
 
     def worth(self, depth: int, mood: int, reach: float, shift: float) -> bool:
@@ -163,26 +171,33 @@ class Lookahead:
         deeper = self._value[depth + 1]
         losses = [row + index * reject for index in range(_GRID + 1)]
         columns = []
-        for echo in (0, _ECHO):
+        for echo in (0, _ECHO) if self._echoes else (0,):
             gains = []
             for mood, spots in zip(_MOOD, _SPOTS, strict=True):
                 after = deeper[mood + echo]
                 gains.append(
                     [
-                        max(0.0, after[cell] * (1.0 - part) + after[cell + 1] * part + spot * held - lost)
-                        for (_, spot, cell, part), lost in zip(spots, losses, strict=True)
+                        gain
+                        if (gain := after[cell] * rest + after[cell + 1] * part + spot * held - lost) > 0.0
+                        else 0.0
+                        for (spot, cell, part, rest), lost in zip(spots, losses, strict=True)
                     ]
                 )
             columns.append(list(zip(*gains, strict=True)))
         values, thresholds, all_shares = [], [], []
-        for mood, weights in enumerate(self._weights[depth]):
+        for mood in range(len(deeper)):
+            weights, prior = self._weights[depth][mood], _PRIOR[depth > 0][mood]
             total = sum(weights) + _STRENGTH
-            prior = _PRIOR[depth > 0][mood]
             shares = [(weight + _STRENGTH * other) / total for weight, other in zip(weights, prior, strict=True)]
             all_shares.append(shares)
-            curve = [sum(map(mul, shares, column)) - draft for column in columns[mood >= _ECHO]]
+            # written out, since this is most of the policy's time
+            a, b, c, d, e, f, g, h, i, j = shares
+            curve = [
+                a * p + b * q + c * r + d * s + e * t + f * u + g * v + h * w + i * x + j * y - draft
+                for p, q, r, s, t, u, v, w, x, y in columns[mood >= _ECHO]
+            ]
             thresholds.append(_crossing(curve))
-            values.append([max(0.0, worth) for worth in curve])
+            values.append([worth if worth > 0.0 else 0.0 for worth in curve])
             values[-1].append(0.0)  # beside the last cell, of no weight
         self._value[depth], self.threshold[depth], self._shares[depth] = values, thresholds, all_shares
 

@@ -95,10 +95,10 @@ class SequenceState:
         """Look at the drafts that were made since the last look."""
         if not self.moods:
             self.open_chain()
-        echo, recent = self._echo, self.recent.odds
+        echo, draws, recent = self._echo, self._draws, self.recent.odds
         for depth in range(len(self.signs), len(probs)):
             says = echo.follow(tokens[depth]) if echo is not None and depth < len(tokens) else 0.0
-            signs = Signs(log_odds(probs[depth]), recent, self.luck(depth), says)
+            signs = Signs(log_odds(probs[depth]), recent, 0.0 if draws is None else self.luck(depth), says)
             chance, usual = calibrator.chance(depth, signs)
             self.signs.append(signs)
             self.chances.append(chance)

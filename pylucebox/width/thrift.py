@@ -9,7 +9,8 @@ __all__ = ["Thrift"]
 _SHARE: Final = 0.01  # of a cycle's time
 _VOUCHER_NS: Final = 1_000_000  # at the start of a request, where thinking pays most
 _PLENTY_NS: Final = 500_000
-_TURN: Final = 4  # frugal cycles for each in which the costlier part is done
+_TURN: Final = 8  # cycles for each in which the costlier part is done
+_EARLY: Final = 64  # cycles of a request in which it is done each time, if they are long: most is learned in these
 
 
 class Thrift:
@@ -41,5 +42,7 @@ class Thrift:
 
     @property
     def generous(self) -> bool:
-        """Whether the present cycle may do what is costlier: always on long cycles, now and then on short ones."""
-        return not self.light and (self._saved_ns > _PLENTY_NS or self._turn % _TURN == 0)
+        """Whether the present cycle may do what is costlier: now and then, and at the start wherever there is time."""
+        if self.light:
+            return False
+        return self._turn % _TURN == 0 or (self._turn <= _EARLY and self._saved_ns > _PLENTY_NS)

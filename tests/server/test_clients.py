@@ -232,22 +232,3 @@ def test_image_for_a_model_without_eyes(openai: Any, client: Any) -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     with pytest.raises(openai.BadRequestError, match="mmproj"):
         client.chat.completions.create(model="any", messages=[{"role": "user", "content": [image]}])
-
-
-def test_langchain(server: Serve, plain_server: Serve) -> None:
-    langchain = pytest.importorskip("langchain_openai", reason="langchain-openai is not installed")
-    replies = []
-    for place, width in ((plain_server, 1), *((server, width) for width in WIDTHS)):
-        chat = langchain.ChatOpenAI(
-            base_url=url_of(place),
-            api_key="none",
-            model="any",
-            temperature=0,
-            max_tokens=24,
-            extra_body={"verify_width": width, "cache_prompt": False},
-        )
-        replies.append(
-            (chat.invoke("Add 2 and 3.").content, "".join(part.content for part in chat.stream("Add 2 and 3.")))
-        )
-    assert replies == replies[:1] * len(replies)
-    assert replies[0][0] == replies[0][1] != ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import http.client
 import json
 import os
@@ -165,6 +166,13 @@ def test_there_is_a_page(demo_model: Path, tmp_path: Path) -> None:
         assert (reply.status, reply.headers["Content-Type"].partition(";")[0]) == (200, "text/html")
         if reply.headers["Content-Encoding"] is None:
             assert b"npm" in text
+        else:  # llama-server's: what it is made of is there, too
+            scripts = re.findall(r'"\./([^"]+\.(?:js|css))"', gzip.decompress(text).decode())
+            assert scripts
+            for path in scripts:
+                link.request("GET", f"/{path}", headers={"Accept-Encoding": "gzip"})
+                reply = link.getresponse()
+                assert (reply.status, len(reply.read()) > 0) == (200, True)
         link.request("GET", "/props")  # the page is for all, what is behind it is not
         assert link.getresponse().status == 401
         link.close()

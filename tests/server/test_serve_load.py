@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import signal
 import socket
@@ -196,26 +197,117 @@ def test_ten_thousand_short_requests_leave_nothing_behind(server: Serve) -> None
     assert held.threads() <= threads + 2
 
 
+class Conversation:
+    """A client that talks on until its context is nearly full, and loses patience now and then."""
+
+    def __init__(self, server: Serve, seed: int) -> None:
+        self.server = server
+        self.dice = random.Random(seed)
+        self.messages: list[dict[str, str]] = []
+        self.n_left = self.n_finished = self.n_restarts = 0
+
+    def turn(self) -> None:
+        """Ask something, and read the reply or leave in the middle of it."""
+        dice = self.dice
+        words = " ".join(dice.choice(["sum", "of", "add", "the", "b"]) for _ in range(dice.choice([3, 10, 40])))
+        body = {
+            "messages": [*self.messages, {"role": "user", "content": words}],
+            "max_tokens": dice.choice([8, 64, 160]),
+            "temperature": dice.choice([0, 0.8]),
+            "seed": dice.randrange(1000),
+            "verify_width": dice.choice([0, 0, 0, 1, 4, 8]),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        n_events = dice.randrange(30) if dice.random() < 0.2 else None
+        text, n_tokens = "", 0
+        with contextlib.closing(self.server.connect()) as link:
+            link.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+            if n_events == 0:
+                self.n_left += 1
+                return
+            reply = link.getresponse()
+            assert reply.status == 200, reply.read()
+            for line in iter(reply.readline, b""):
+                if not line.startswith(b"data: {"):
+                    continue
+                event = json.loads(line[6:])
+                assert "error" not in event
+                text += "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+                n_tokens = event["usage"]["total_tokens"] if "usage" in event else n_tokens
+                n_events = None if n_events is None else n_events - 1
+                if n_events == 0:
+                    self.n_left += 1
+                    return
+        assert n_tokens > 0
+        self.n_finished += 1
+        self.messages = [*body["messages"], {"role": "assistant", "content": text}]
+        if n_tokens > 250:  # of the 512 that a slot has, with what may come next
+            self.n_restarts += 1
+            self.messages = []
+
+
+def converse(server: Serve, n_turns: int, seconds: float = float("inf"), *, n_clients: int = 6) -> list[Conversation]:
+    """Let more clients than there are slots talk for so many turns each, or for so long."""
+    until = time.monotonic() + seconds
+    clients = [Conversation(server, seed) for seed in range(n_clients)]
+    failures: list[BaseException] = []
+
+    def talk(client: Conversation) -> None:
+        try:
+            for _ in range(n_turns):
+                if failures or time.monotonic() > until:
+                    return
+                client.turn()
+        except BaseException as error:
+            failures.append(error)
+
+    together([lambda client=client: talk(client) for client in clients])
+    if failures:
+        raise failures[0]
+    wait_until(lambda: idle(server))
+    return clients
+
+
+def test_conversations_leave_nothing_behind(server: Serve) -> None:
+    wanted = server.complete("The sum is", n_predict=64)["tokens"]
+    converse(server, 6)
+    held = Held(server)
+    descriptors, threads = held.descriptors(), held.threads()
+    clients = converse(server, 12)
+    assert sum(client.n_left for client in clients) > 3
+    assert sum(client.n_restarts for client in clients) > 3
+    wait_until(lambda: held.descriptors() <= descriptors + 2)
+    assert held.threads() <= threads + 2
+    assert server.complete("The sum is", n_predict=64)["tokens"] == wanted
+
+
 @pytest.mark.soak
 def test_conversations_for_long_leave_nothing_behind(server: Serve) -> None:
-    """What two hours of four conversations come to, without the pauses: long replies, long prompts, full contexts."""
-    dice = random.Random(1)
-    texts = [" ".join(dice.choice(["sum", "of", "add", "the", "b"]) for _ in range(n)) for n in (5, 50, 200, 450)]
+    """Two hours of six people who talk and think come to some minutes without the thinking.
 
-    def converse(seed: int, n_turns: int) -> None:
-        mine = random.Random(seed)
-        for _ in range(n_turns):
-            body = {"n_predict": mine.choice([8, 64, 256]), "cache_prompt": mine.random() < 0.7}
-            server.complete(mine.choice(texts), verify_width=mine.choice([0, 0, 1, 4]), **body)
-
-    together([lambda seed=seed: converse(seed, 100) for seed in range(4)])
+    `SOAK_SECONDS` in the environment says how long it takes.
+    """
+    seconds = float(os.environ.get("SOAK_SECONDS", "300"))
+    wanted = server.complete("The sum is", n_predict=64)["tokens"]
+    converse(server, 10**9, seconds / 10)  # buffers grow to their size
     held = Held(server)
-    memory, descriptors = held.memory_bytes(), held.descriptors()
-    together([lambda seed=seed: converse(seed, 400) for seed in range(4)])
-    grown = held.memory_bytes() - memory
-    print(f"1,600 replies: {grown / 2**20:+.1f} MiB, {held.descriptors() - descriptors:+d} descriptors")
-    assert grown < 32 * 2**20
-    assert held.descriptors() <= descriptors + 2
+    memory, descriptors, threads = held.memory_bytes(), held.descriptors(), held.threads()
+    seen = []
+    n_replies = n_left = n_restarts = 0
+    for _ in range(9):
+        for client in converse(server, 10**9, seconds / 10):
+            n_replies, n_left = n_replies + client.n_finished, n_left + client.n_left
+            n_restarts += client.n_restarts
+        wait_until(lambda: held.descriptors() <= descriptors + 2)
+        seen.append(f"{(held.memory_bytes() - memory) / 2**20:+.1f}")
+    print(
+        f"{n_replies} replies, {n_left} broken off, {n_restarts} conversations; MiB since the start: {' '.join(seen)};"
+        f" {held.descriptors() - descriptors:+d} descriptors, {held.threads() - threads:+d} threads"
+    )
+    assert held.memory_bytes() - memory < 32 * 2**20
+    assert held.threads() <= threads + 2
+    assert server.complete("The sum is", n_predict=64)["tokens"] == wanted
 
 
 def test_connection_lasts_after_a_stream(server: Serve) -> None:

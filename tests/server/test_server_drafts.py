@@ -71,6 +71,36 @@ def test_drafts_are_those_of_the_engines_drafter(drafting: Worker) -> None:
     assert drafter["draft_chain"] is True
     assert drafter["why_stepwise"] == ""
     assert drafter["draft_vocab"] == 4096
+    assert drafter["mtp_kv_in_trunk"] is True
+    assert drafter["why_no_kv_in_trunk"] == ""
+
+
+def test_block_that_reads_prompts_itself(plain: Worker, work: StartWorker, demo_model: Path) -> None:
+    """Where the slots share their cells, the model's graph does not write for the block."""
+    shared = work(demo_model, *CONTEXT, "--kv-unified")
+    drafter = shared.get("/props")["speculative"]["drafter"]
+    assert (drafter["kind"], drafter["mtp_kv_in_trunk"]) == ("lucebox", False)
+    assert "not split by sequence" in drafter["why_no_kv_in_trunk"]
+    for prompt in (*PROMPTS, LONG):
+        reply = shared.complete(prompt, n_predict=N_TOKENS, verify_width=4)
+        assert reply["tokens"] == plain.complete(prompt, n_predict=N_TOKENS)["tokens"]
+        assert reply["timings"]["draft_n_accepted"] > 0
+
+
+@pytest.mark.parametrize("n_before", [3, 20, 60])
+def test_drafts_hold_as_often_behind_a_cached_beginning(drafting: Worker, n_before: int) -> None:
+    """The block goes on where it was, in pieces of any length: what it does not know it could not repeat."""
+    prompt: list[int] = drafting.post("/tokenize", content=LONG * 2)["tokens"]
+    rates = []
+    for pieces in ((), (n_before, n_before + 5, n_before + 30)):
+        # another text in between, of which nothing is kept
+        drafting.complete(PROMPTS[0], n_predict=1, id_slot=0, cache_prompt=True)
+        for n in pieces:
+            drafting.complete(prompt[:n], n_predict=2, id_slot=0, cache_prompt=True, verify_width=(4, 1)[n % 2])
+        reply = drafting.complete(prompt, n_predict=96, id_slot=0, cache_prompt=True, verify_width=8)
+        rates.append(reply["timings"]["draft_n_accepted"] / reply["timings"]["draft_n"])
+    assert rates[1] == pytest.approx(rates[0], abs=0.1)
+    assert rates[0] > 0.5
 
 
 def test_drafts_hold_as_often_as_in_the_engine(drafting: Worker) -> None:

@@ -95,7 +95,6 @@ def test_variables_of_llama_server_count_where_no_flag_does() -> None:
         ((*MODEL, "--spec", "require", "--verify-width", "1"), "--spec", "--verify-width 1"),
         ((*MODEL, "--spec", "require", "--embeddings"), "--spec", "embeddings"),
         ((*MODEL, "--rerank", "--verify-width", "2"), "--verify-width", "ranks"),
-        ((*MODEL, "--mmproj", "p.gguf", "--mtp", "a.gguf"), "--mtp", "images"),
         ((*MODEL, "--host", "192.0.2.1"), "--host", "--insecure-open"),
         ((*MODEL, "--host", "example.org"), "--host", "--insecure-open"),
         ((*MODEL, "--host", "::"), "--host", "--insecure-open"),

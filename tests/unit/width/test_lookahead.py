@@ -16,7 +16,7 @@ from ._drive import CLIFF, DEAR, FLAT, STEEP
 
 def looked(machine: WidthCosts, chance: float, price: float, *, spread: float = 0.05) -> Lookahead:
     """A look-ahead on a machine where drafts have lately had about this chance; price in plain steps' tokens."""
-    rng, lookahead = random.Random(0), Lookahead()
+    rng, lookahead = random.Random(0), Lookahead(echoes=True)
     for _ in range(200):
         lookahead.learn([min(0.999, max(0.0, rng.gauss(chance, spread))) for _ in range(7)], [mood_of(chance)] * 7)
     lookahead.refresh_all(price / machine.verify_us[0], CostModel(machine).prices)
@@ -52,7 +52,7 @@ def test_looks_across_a_row_that_is_dear_alone() -> None:
 
 
 def test_last_draft_tells_of_the_next() -> None:
-    rng, lookahead = random.Random(0), Lookahead()
+    rng, lookahead = random.Random(0), Lookahead(echoes=True)
     for _ in range(300):
         easy = rng.random() < 0.5
         lookahead.learn([0.97 if easy else 0.3] * 7, [4 if easy else 1] * 7)
