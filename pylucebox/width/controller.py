@@ -475,7 +475,7 @@ class AdaptiveWidth:
 class _Pass:
     """A cycle of one or several sequences, as far as they have planned and reported."""
 
-    __slots__ = ("measures", "members", "n_drafted", "n_observed", "n_tokens", "rejected")
+    __slots__ = ("measures", "members", "n_drafted", "n_launches", "n_observed", "n_tokens", "rejected")
 
     def __init__(self) -> None:
         self.members: list[int] = []
