@@ -317,11 +317,23 @@ class AdaptiveWidth:
 
     def _without_asking(self, state: SequenceState, depth: int) -> int:
         """Return how deep to draft when `depth` is sure: on while a look costs more than the drafts it would spare."""
-        draft = self._model.prices.draft
-        ask_us = _ASK_US + self._model.launch_us
-        while depth < state.limit and (1.0 - state.goes_on[depth]) * (draft[depth + 1] - draft[depth]) < ask_us:
+        draft, launch_us = self._model.prices.draft, self._model.launch_us
+        if launch_us:
+            return self._one_look(state, depth, _ASK_US + launch_us)
+        while depth < state.limit and (1.0 - state.goes_on[depth]) * (draft[depth + 1] - draft[depth]) < _ASK_US:
             depth += 1
         return depth
+
+    def _one_look(self, state: SequenceState, depth: int, look_us: float) -> int:
+        """Return where one look is expected to spare most, or how deep to draft if that is less than it takes."""
+        draft = self._model.prices.draft
+        found, best_us, goes_on = state.limit, look_us, 1.0
+        for at in range(depth, state.limit):
+            goes_on *= state.goes_on[at]
+            spared_us = (1.0 - goes_on) * (draft[state.limit] - draft[at])
+            if spared_us > best_us:
+                found, best_us = at, spared_us
+        return found
 
     def _worth_verifying(self, chances: Sequence[float], limit: int) -> int:
         """Return how many of the drafts pay for their rows, and for the risk where little may be lost."""

@@ -231,6 +231,11 @@ ggml_backend_t device_init(ggml_backend_dev_t device, const char *) {
 
     auto * own = new stream;
     own->cpu   = ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr);
+    auto set_n_threads = (ggml_backend_set_n_threads_t) ggml_backend_reg_get_proc_address(
+        ggml_backend_dev_backend_reg(ggml_backend_get_device(own->cpu)), "ggml_backend_set_n_threads");
+    if (set_n_threads) {
+        set_n_threads(own->cpu, 1); // more would spin while others wait
+    }
     streams.push_back(own);
 
     ggml_backend_i iface  = {};

@@ -36,7 +36,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
     @cache
     def run_one(device: str, n_gpu_layers: int = -1, packed: bool = True, cells_step: int = 4) -> dict[str, Any]:
-        path = os.pathsep.join(filter(None, (str(HERE.parents[1]), os.environ.get("PYTHONPATH"))))
+        path = os.pathsep.join(filter(None, (str(Path(pylucebox.__file__).parents[1]), os.environ.get("PYTHONPATH"))))
         switches = {"GGML_SCHED_PACKED_INPUTS": str(int(packed)), "LUCEBOX_CELLS_STEP": str(cells_step)}
         env = {**os.environ, "PYTHONPATH": path, **switches}
         child = [sys.executable, str(HERE / "_deferred.py"), device, str(library), str(n_gpu_layers)]
