@@ -22,7 +22,7 @@ SETTINGS = (
     {"temperature": 1.0, "seed": 13, "top_k": 60, "xtc_probability": 0.5, "xtc_threshold": 0.05},
     {"temperature": 1.0, "seed": 14, "mirostat": 2},
 )
-"""`top_k` at one, at the most that is listed, and beyond it; samplers behind it that depend on the order they are given."""
+"""`top_k` at one, at the most that is listed, and beyond; samplers that depend on the order they are given."""
 
 
 @pytest.fixture(scope="module")
