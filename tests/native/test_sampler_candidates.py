@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from pylucebox import SamplingParams
 
 PROMPTS = ("The colours of the rainbow are", "def add(a, b):\n    ", "1, 2, 3, 4,")
 
-SETTINGS = (
+SETTINGS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0},
     {"temperature": 0.8, "seed": 7},
     {"temperature": 1.3, "seed": 8, "sampler_rng": "mt19937"},
@@ -22,7 +23,7 @@ SETTINGS = (
     {"temperature": 1.0, "seed": 13, "top_k": 60, "xtc_probability": 0.5, "xtc_threshold": 0.05},
     {"temperature": 1.0, "seed": 14, "mirostat": 2},
 )
-"""`top_k` at one, at the most that is listed, and beyond it; samplers behind it that depend on the order they are given."""
+"""`top_k` at one, at the most that is listed, and beyond; samplers that depend on the order they are given."""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def engine() -> Iterator[lb.Engine]:
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_tokens_are_those_of_the_whole_list(engine: lb.Engine, settings: dict[str, object]) -> None:
+def test_tokens_are_those_of_the_whole_list(engine: lb.Engine, settings: dict[str, Any]) -> None:
     """A bias of nothing stands before top-k, so that the sampler is given the whole vocabulary."""
     for prompt in PROMPTS:
         few = engine.generate(prompt, max_tokens=48, sampling=SamplingParams(**settings))
