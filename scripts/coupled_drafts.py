@@ -12,7 +12,6 @@ these cannot agree more often, however they are made.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,6 +21,10 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from held_out import N_CTX, TOP_K, TOP_P, add_length_options, beginnings, command_line, write_figures
+
 from pylucebox._build import DEMO_MODEL
 from pylucebox._native_session import NativeSession
 from pylucebox._open import EngineOptions, open_engine
@@ -29,11 +32,7 @@ from pylucebox._sampling import SamplingParams
 from pylucebox._session import FINISH_NONE, Ask
 from pylucebox._stats import MAX_DRAFT
 
-ROOT = Path(__file__).resolve().parents[1]
-TEXTS = ROOT / "tests" / "data" / "acceptance_reference.json"
 TEMPERATURES = (0.3, 0.7, 1.0, 1.3)
-TOP_K, TOP_P = 20, 0.95  # as the model card of Qwen3 models recommends
-N_CTX = 1024
 
 Chances = dict[int, float]
 
@@ -152,15 +151,6 @@ def summary(kind: str, temperature: float, found: Sequence[Position]) -> dict[st
     }
 
 
-def beginnings() -> dict[str, list[list[int]]]:
-    """Return the ids of held-out beginnings, by kind of text."""
-    prompts: dict[str, list[list[int]]] = {}
-    for text in json.loads(TEXTS.read_text(encoding="utf-8"))["texts"]:
-        if text["name"].endswith("greedy"):  # the others begin alike
-            prompts.setdefault(text["name"].partition("-")[0], []).append(text["ids"][: text["n_prompt"]])
-    return prompts
-
-
 def measure(n_seeds: int, n_tokens: int) -> tuple[list[dict[str, Any]], dict[str, list[Position]]]:
     """Measure every text at every temperature."""
     options = EngineOptions(model=DEMO_MODEL, n_ctx=N_CTX, spec="require", n_threads=1, device="cpu")
@@ -270,9 +260,8 @@ def svg(rows: Sequence[dict[str, Any]]) -> str:
 
 def main() -> int:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=4, help="texts from each beginning (default: 4)")
-    parser.add_argument("--tokens", type=int, default=100, help="tokens of each text (default: 100)")
+    parser = command_line(__doc__)
+    add_length_options(parser, "--seeds", 4, 100, "texts from each beginning")
     parser.add_argument("--write", metavar="FOLDER", help="write the picture, the figures and the tables there")
     parser.add_argument("--raw", metavar="FILE", help="write every position as JSON")
     args = parser.parse_args()
@@ -281,11 +270,12 @@ def main() -> int:
     if args.raw:
         found = {name: [asdict(position) for position in positions] for name, positions in raw.items()}
         Path(args.raw).write_text(json.dumps(found), encoding="utf-8")
+    figures = {"seeds": args.seeds, "tokens": args.tokens, "top_k": TOP_K, "top_p": TOP_P, "rows": rows}
+    write_figures(args.json, figures)
     if args.write:
         folder = Path(args.write)
         (folder / "coupled-drafts.svg").write_text(svg(rows), encoding="utf-8")
-        figures = {"seeds": args.seeds, "tokens": args.tokens, "top_k": TOP_K, "top_p": TOP_P, "rows": rows}
-        (folder / "coupled-drafts.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        write_figures(str(folder / "coupled-drafts.json"), figures)
     return 0
 
 

@@ -13,7 +13,6 @@ rows in each pass. Acceptance is that without a width policy; a server does not 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import http.client
 import json
@@ -26,19 +25,25 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from coupled_drafts import N_CTX, TOP_K, TOP_P, beginnings
+from held_out import (
+    FILTERS,
+    N_CTX,
+    TEMPERATURE,
+    add_length_options,
+    beginnings,
+    command_line,
+    interval,
+    write_figures,
+)
 
 from pylucebox import Engine, SamplingParams
 from pylucebox._build import DEMO_MODEL
 from pylucebox._sidecar import find_sidecar
 from pylucebox._stats import MAX_DRAFT
-
-TEMPERATURE = 1.0
-FILTERS = {"top_k": TOP_K, "top_p": TOP_P, "min_p": 0.0}
 
 
 class Reply(NamedTuple):
@@ -150,13 +155,6 @@ def arms(program: Sequence[str]) -> Iterator[Mapping[str, tuple[Ask, str]]]:
             arm.close()
 
 
-def interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """Return a bootstrap interval of 95 % for the median."""
-    draw = random.Random(1)
-    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(2000))
-    return medians[50], medians[1949]
-
-
 def summary(replies: Sequence[Reply]) -> str:
     """Say how many drafts held."""
     n_drafted = sum(reply.n_drafted for reply in replies)
@@ -171,11 +169,23 @@ def summary(replies: Sequence[Reply]) -> str:
     return text
 
 
+def figures_of(replies: Sequence[Reply], speeds: Sequence[float], others: Sequence[float]) -> dict[str, Any]:
+    """Return what is said of an arm, its speed against that of another one."""
+    ratios = [ours / theirs for ours, theirs in zip(speeds, others, strict=True)]
+    return {
+        "n_drafted": sum(reply.n_drafted for reply in replies),
+        "n_accepted": sum(reply.n_accepted for reply in replies),
+        "n_tokens": sum(reply.n_tokens for reply in replies),
+        "tokens_per_s": statistics.median(speeds),
+        "ratio": statistics.median(ratios),
+        "interval": list(interval(ratios)),
+    }
+
+
 def main() -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=6, help="rounds, each with another seed (default: 6)")
-    parser.add_argument("--tokens", type=int, default=96, help="tokens of each request (default: 96)")
+    parser = command_line(__doc__)
+    add_length_options(parser, "--rounds", 6, 96, "rounds, each with another seed")
     parser.add_argument("--counts", action="store_true", help="leave the speeds out")
     parser.add_argument("--server", metavar="FILE", help="another llama-server (default: that of this build)")
     args = parser.parse_args()
@@ -192,19 +202,22 @@ def main() -> int:
                 replies.setdefault(name, []).extend(found)
                 took_s = sum(reply.n_tokens / reply.tokens_per_s for reply in found)
                 speeds.setdefault(name, []).append(sum(reply.n_tokens for reply in found) / took_s)
-        for name, (_, against) in asks.items():
-            print(f"{name:<22} {summary(replies[name])}")
-            if not args.counts:
-                ratios = [ours / theirs for ours, theirs in zip(speeds[name], speeds[against], strict=True)]
-                low, high = interval(ratios)
-                speed = statistics.median(speeds[name])
-                ratio = f"{statistics.median(ratios):.3f} ({low:.3f} to {high:.3f})"
-                print(f"{'':<22} {speed:.0f} tok/s, {ratio} of {against}")
+        against = {name: other for name, (_, other) in asks.items()}
+    found = {name: figures_of(replies[name], speeds[name], speeds[other]) for name, other in against.items()}
+    ratios = [
+        ours / theirs for ours, theirs in zip(speeds["engine, shared noise"], speeds["engine, likeliest"], strict=True)
+    ]
+    for name, figures in found.items():
+        print(f"{name:<22} {summary(replies[name])}")
         if not args.counts:
-            pairs = zip(speeds["engine, shared noise"], speeds["engine, likeliest"], strict=True)
-            ratios = [ours / theirs for ours, theirs in pairs]
-            low, high = interval(ratios)
-            print(f"shared noise against likeliest: {statistics.median(ratios):.3f} ({low:.3f} to {high:.3f})")
+            low, high = figures["interval"]
+            ratio = f"{figures['ratio']:.3f} ({low:.3f} to {high:.3f})"
+            print(f"{'':<22} {figures['tokens_per_s']:.0f} tok/s, {ratio} of {against[name]}")
+    low, high = interval(ratios)
+    if not args.counts:
+        print(f"shared noise against likeliest: {statistics.median(ratios):.3f} ({low:.3f} to {high:.3f})")
+    shared = {"ratio": statistics.median(ratios), "interval": [low, high]}
+    write_figures(args.json, {"arms": found, "shared noise against likeliest": shared, "rounds": args.rounds})
     return 0
 
 

@@ -9,32 +9,40 @@ targets are 1.02 for a draw and 1.03 for a chain. Run it on a machine that is id
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from coupled_speed import FILTERS, TEMPERATURE, interval
+from held_out import FILTERS, TEMPERATURE, command_line, interval, write_figures
 
-from pylucebox import SamplingParams
+from pylucebox import SamplingParams, _ffi
 from pylucebox._build import DEMO_MODEL
+from pylucebox._model import Model, ModelOptions
+from pylucebox._native_session import NativeSession
 from pylucebox._open import EngineOptions, open_engine
 from pylucebox._sampler import NativeSampler
 from pylucebox._session import MoreDrafts
 from pylucebox._stats import MAX_DRAFT
+from pylucebox.testing import TinySpec, write_tiny_model
 
-SETTINGS = {
+LARGE_VOCABULARY = 248_320  # that of Qwen3.8-Flash-Next
+SETTINGS: dict[str, dict[str, float]] = {
     "card": FILTERS,
     "defaults": {},
     "all tokens": {"top_k": 0, "top_p": 1.0, "min_p": 0.0},
 }
 
 
-def compare(first: Callable[[], int], second: Callable[[], int], n_pairs: int) -> str:
+def compare(first: Callable[[], int], second: Callable[[], int], n_pairs: int) -> dict[str, Any]:
     """Time two things in turn, each in ns, and say how the first compares."""
     ratios, times = [], []
     for pair in range(n_pairs):
@@ -46,42 +54,49 @@ def compare(first: Callable[[], int], second: Callable[[], int], n_pairs: int) -
             other = second()
         ratios.append(ours / other)
         times.append(ours)
-    low, high = interval(ratios)
-    return f"{statistics.median(ratios):.4f} ({low:.4f} to {high:.4f}), {statistics.median(times) / 1000:.2f} us"
+    return {"ratio": statistics.median(ratios), "interval": interval(ratios), "us": statistics.median(times) / 1000}
 
 
-def main() -> int:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=200, help="pairs of each comparison (default: 200)")
-    parser.add_argument("--draws", type=int, default=200, help="draws timed at once (default: 200)")
-    args = parser.parse_args()
-    options = EngineOptions(model=DEMO_MODEL, n_ctx=512, spec="require", n_threads=1, device="cpu")
-    opened = open_engine(options, None)
-    session = opened.session
-    prompt = opened.model.tokenize("def add(a, b):", add_special=True, parse_special=False)
-    sampling = SamplingParams(temperature=TEMPERATURE, seed=1, **FILTERS)
-    session.prefill(0, prompt, session.open_sampler(sampling, None), use_mtp=True)
-    logits = session.logits(0, 0)
+def told(figures: dict[str, Any]) -> str:
+    """Return a comparison as text."""
+    low, high = figures["interval"]
+    return f"{figures['ratio']:.4f} ({low:.4f} to {high:.4f}), {figures['us']:.2f} us"
 
-    def draw(rng: str, settings: dict[str, float]) -> Callable[[], int]:
+
+def compare_draws(model: Model, logits: npt.NDArray[np.float32], n_pairs: int, n_draws: int) -> dict[str, Any]:
+    """Compare draws with noise by position and those of the stock sampler."""
+    ffi, lib = _ffi.native()
+    values, tokens = ffi.new("float[]", logits.tolist()), ffi.new("int32_t[]", n_draws)
+    kept: list[Any] = []
+
+    def drawing(rng: str, settings: dict[str, float]) -> Callable[[], int]:
         sampler = NativeSampler(
-            opened.model,
+            model,
             SamplingParams(temperature=TEMPERATURE, seed=1, sampler_rng=rng, **settings),  # type: ignore[arg-type]
         )
+        pointer = sampler.release()  # what `draw` does beside the draws takes longer than they do
+        kept.append(ffi.gc(pointer, lib.lucebox_sampler_close))
 
         def run() -> int:
             began = perf_counter_ns()
-            sampler.draw(logits, args.draws)
-            return (perf_counter_ns() - began) // args.draws
+            status = lib.lucebox_sampler_draw(pointer, values, len(values), n_draws, tokens)
+            took = perf_counter_ns() - began
+            _ffi.check(status, "cannot draw")
+            return took // n_draws
 
         return run
 
+    found = {}
     for name, settings in SETTINGS.items():
-        found = compare(draw("gumbel", dict(settings)), draw("mt19937", dict(settings)), args.pairs)
-        print(f"draw, {name}: gumbel against mt19937 {found} a draw of {opened.model.info.n_vocab} logits")
+        found[name] = compare(drawing("gumbel", settings), drawing("mt19937", settings), n_pairs)
+        print(f"draw, {name}: gumbel against mt19937 {told(found[name])} a draw of {model.info.n_vocab} logits")
+    return found
 
-    def chain(rng: str, settings: dict[str, float]) -> Callable[[], int]:
+
+def compare_chains(session: NativeSession, prompt: Sequence[int], n_pairs: int) -> dict[str, Any]:
+    """Compare chains of drafts that share the noise with those of likeliest tokens."""
+
+    def drafting(rng: str, settings: dict[str, float]) -> Callable[[], int]:
         kind = SamplingParams(temperature=TEMPERATURE, seed=1, sampler_rng=rng, **settings)  # type: ignore[arg-type]
 
         def run() -> int:
@@ -96,9 +111,37 @@ def main() -> int:
 
         return run
 
+    found = {}
     for name, settings in SETTINGS.items():
-        found = compare(chain("gumbel", dict(settings)), chain("mt19937", dict(settings)), args.pairs)
-        print(f"chain of {MAX_DRAFT}, {name}: shared noise against the likeliest tokens {found}")
+        found[name] = compare(drafting("gumbel", settings), drafting("mt19937", settings), n_pairs)
+        print(f"chain of {MAX_DRAFT}, {name}: shared noise against the likeliest tokens {told(found[name])}")
+    return found
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = command_line(__doc__)
+    parser.add_argument("--pairs", type=int, default=200, help="pairs of each comparison (default: 200)")
+    parser.add_argument("--draws", type=int, default=200, help="draws timed at once (default: 200)")
+    args = parser.parse_args()
+    options = EngineOptions(model=DEMO_MODEL, n_ctx=512, spec="require", n_threads=1, device="cpu")
+    opened = open_engine(options, None)
+    session = opened.session
+    prompt = opened.model.tokenize("def add(a, b):", add_special=True, parse_special=False)
+    sampling = SamplingParams(temperature=TEMPERATURE, seed=1, **FILTERS)
+    session.prefill(0, prompt, session.open_sampler(sampling, None), use_mtp=True)
+    logits = session.logits(0, 0)
+    figures = {f"draws from {len(logits)}": compare_draws(opened.model, logits, args.pairs, args.draws)}
+    with tempfile.TemporaryDirectory() as folder:
+        spec = TinySpec(vocab_multiple=LARGE_VOCABULARY, mtp="none")
+        large = Model(ModelOptions(path=str(write_tiny_model(Path(folder) / "large.gguf", spec).model)))
+        spread = np.random.default_rng(1).choice(logits[np.isfinite(logits)], LARGE_VOCABULARY) - np.float32(6.0)
+        spread[: len(logits)] = logits  # the head of the distribution, and a tail of the same shape below
+        n_draws = max(1, args.draws // 20)
+        figures[f"draws from {LARGE_VOCABULARY}"] = compare_draws(large, spread, args.pairs, n_draws)
+        large.close()
+    figures[f"chains of {MAX_DRAFT}"] = compare_chains(session, prompt, args.pairs)
+    write_figures(args.json, figures)
     return 0
 
 

@@ -3,6 +3,7 @@
 
     python scripts/record_traces.py            # writes pylucebox/sim/data/traces/*.trace.npz, about half a minute
     python scripts/record_traces.py --check    # follows the recorded texts again and compares every draft
+    python scripts/record_traces.py --shared-noise FOLDER    # texts of temperature 1.0 whose drafts share the noise
 
 Texts are generated without drafts. The one that drifts is put together from parts of the others and followed.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,7 +79,29 @@ TEXTS = (
     Text("story-temperature-1", "sampled", "prose-story", _open(1, 0.0)),
     Text("entropy", "noise", "entropy", _open(2, 0.05)),
 )
+SHARED_NOISE_SEEDS = {"code-temperature-1": 1, "story-temperature-1": 2}  # with theirs these texts end early
 DRIFT = ("code", "story", "json", "entropy", "module")
+
+
+def sharing_noise(text: Text) -> Text:
+    """Return a text whose drafts share the noise of its draws."""
+    seed = SHARED_NOISE_SEEDS.get(text.name, text.sampling.seed)
+    sampling = replace(text.sampling, seed=seed, sampler_rng="gumbel")
+    return text._replace(name=f"{text.name}-shared-noise", sampling=sampling)
+
+
+def record_sharing_noise(recorder: OpenRecorder) -> Iterator[Trace]:
+    """Record the texts of temperature 1.0 with drafts that share the noise."""
+    for text in map(sharing_noise, TEXTS):
+        if text.sampling.temperature == 1.0:
+            source = TextSource(
+                name=text.name,
+                kind=text.kind,
+                prompt=prompt_of(text, recorder),
+                max_tokens=N_TOKENS,
+                sampling=text.sampling,
+            )
+            yield record(recorder.session, source, recorder.facts)
 
 
 def prompt_of(text: Text, recorder: OpenRecorder) -> list[int]:
@@ -146,13 +170,15 @@ def main() -> int:
     """Record or check."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare instead of writing; exit status 1 if any differs")
+    parser.add_argument("--shared-noise", metavar="FOLDER", help="record those of temperature 1.0 with gumbel, there")
     args = parser.parse_args()
+    folder = Path(args.shared_noise or FOLDER)
     with OpenRecorder(DEMO_MODEL, n_ctx=N_CTX, n_threads=1, device="cpu") as recorder:
         if args.check:
             return int(check(recorder) > 0)
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        for trace in record_all(recorder):
-            path = FOLDER / f"{trace.name}{SUFFIX}"
+        folder.mkdir(parents=True, exist_ok=True)
+        for trace in record_sharing_noise(recorder) if args.shared_noise else record_all(recorder):
+            path = folder / f"{trace.name}{SUFFIX}"
             write_trace(path, trace)
             n = len(trace.match)
             survival = " ".join(f"{sum(length >= d for length in trace.match) / n:.2f}" for d in range(1, 8))

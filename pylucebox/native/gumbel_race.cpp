@@ -53,10 +53,10 @@ struct block_words {
 };
 
 // Sets those of `hits` whose group has a word from `lowest` on; says whether there are any.
-bool find_hits(const block_words & words, uint32_t lowest, int32_t (&hits)[N_GROUPS]) {
+bool find_hits(const block_words & words, int32_t n_groups, uint32_t lowest, int32_t (&hits)[N_GROUPS]) {
     const int32_t from = ordered(lowest);
     int32_t       any  = 0;
-    for (int32_t i = 0; i < N_GROUPS; ++i) {
+    for (int32_t i = 0; i < n_groups; ++i) {
         hits[i] = (ordered(words.of[0][i]) >= from) | (ordered(words.of[1][i]) >= from) |
                   (ordered(words.of[2][i]) >= from) | (ordered(words.of[3][i]) >= from);
         any |= hits[i];
@@ -122,7 +122,7 @@ void gumbel_race::enter(const token_block & block, int64_t first_entry) {
 void gumbel_race::enter_run(const token_block & block, uint32_t lowest, int64_t first_entry) {
     const int32_t skipped  = block.tokens[0] % 4; // tokens of the first group that are not in the run
     const int32_t n_groups = (skipped + block.n + 3) / 4;
-    block_words   words    = {};
+    block_words   words;
     int32_t       hits[N_GROUPS];
     for (int32_t first = 0; first < n_groups; first += LANES) {
         uint32_t groups[LANES];
@@ -131,7 +131,7 @@ void gumbel_race::enter_run(const token_block & block, uint32_t lowest, int64_t 
         }
         make_words(at, groups, words.of[0] + first, N_GROUPS);
     }
-    if (!find_hits(words, lowest, hits)) {
+    if (!find_hits(words, n_groups, lowest, hits)) {
         return;
     }
     for (int32_t group = 0; group < n_groups; ++group) {
@@ -173,10 +173,11 @@ void gumbel_race::enter_apart(const token_block & block, int64_t first_entry) {
     if (likely < block.n) {
         settle(block, likely, words[likely], first_entry);
     }
-    const auto lowest = [this] { return bar() - room(bar()); };
+    double lowest = bar() - room(bar());
     for (int32_t i = 0; i < block.n; ++i) {
-        if (!(at_most[i] < lowest()) && i != likely && block.logits[i] > -INFINITY) {
+        if (!(at_most[i] < lowest) && i != likely && block.logits[i] > -INFINITY) {
             settle(block, i, words[i], first_entry);
+            lowest = bar() - room(bar());
         }
     }
 }

@@ -48,19 +48,19 @@ inline void philox_sse2(const noise_place & at, const uint32_t * groups, uint32_
             c[odd][2] = _mm_set1_epi32((int) at.draw);
             c[odd][3] = _mm_setzero_si128();
         }
-        uint32_t k0 = at.seed;
-        uint32_t k1 = NOISE_KEY;
+        __m128i k0 = _mm_set1_epi32((int) at.seed);
+        __m128i k1 = _mm_set1_epi32((int) NOISE_KEY);
         for (int32_t round = 0; round < 10; ++round) {
             for (auto & v : c) {
                 const __m128i a = _mm_mul_epu32(v[0], m0);
                 const __m128i b = _mm_mul_epu32(v[2], m1);
-                v[0] = _mm_xor_si128(_mm_xor_si128(_mm_srli_epi64(b, 32), v[1]), _mm_set1_epi32((int) k0));
+                v[0] = _mm_xor_si128(_mm_xor_si128(_mm_srli_epi64(b, 32), v[1]), k0);
                 v[1] = b;
-                v[2] = _mm_xor_si128(_mm_xor_si128(_mm_srli_epi64(a, 32), v[3]), _mm_set1_epi32((int) k1));
+                v[2] = _mm_xor_si128(_mm_xor_si128(_mm_srli_epi64(a, 32), v[3]), k1);
                 v[3] = a;
             }
-            k0 += 0x9E3779B9u;
-            k1 += 0xBB67AE85u;
+            k0 = _mm_add_epi32(k0, _mm_set1_epi32((int) 0x9E3779B9u));
+            k1 = _mm_add_epi32(k1, _mm_set1_epi32((int) 0xBB67AE85u));
         }
         const __m128i low = _mm_set1_epi64x(0xFFFFFFFF);
         for (int32_t w = 0; w < 4; ++w) {
@@ -82,19 +82,19 @@ __attribute__((target("avx2"))) inline void philox_avx2(const noise_place & at, 
         c[odd][2] = _mm256_set1_epi32((int) at.draw);
         c[odd][3] = _mm256_setzero_si256();
     }
-    uint32_t k0 = at.seed;
-    uint32_t k1 = NOISE_KEY;
+    __m256i k0 = _mm256_set1_epi32((int) at.seed);
+    __m256i k1 = _mm256_set1_epi32((int) NOISE_KEY);
     for (int32_t round = 0; round < 10; ++round) {
         for (auto & v : c) {
             const __m256i a = _mm256_mul_epu32(v[0], m0);
             const __m256i b = _mm256_mul_epu32(v[2], m1);
-            v[0] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(b, 32), v[1]), _mm256_set1_epi32((int) k0));
+            v[0] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(b, 32), v[1]), k0);
             v[1] = b;
-            v[2] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(a, 32), v[3]), _mm256_set1_epi32((int) k1));
+            v[2] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(a, 32), v[3]), k1);
             v[3] = a;
         }
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
+        k0 = _mm256_add_epi32(k0, _mm256_set1_epi32((int) 0x9E3779B9u));
+        k1 = _mm256_add_epi32(k1, _mm256_set1_epi32((int) 0xBB67AE85u));
     }
     for (int32_t w = 0; w < 4; ++w) {
         const __m256i both = _mm256_blend_epi32(c[0][w], _mm256_slli_epi64(c[1][w], 32), 0xAA);

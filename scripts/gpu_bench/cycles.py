@@ -43,9 +43,7 @@ def take_turns(
                 for arm in order.sample(list(arms), len(arms)):
                     # a graph that is new here is run a few times before a GPU replays it
                     arms[arm]("cycles", name=name, width=width, n_cycles=N_WARM if done == 0 else 3, n_seq=n_seq)
-                    found[arm] = medians(
-                        arms[arm]("cycles", name=name, width=width, n_cycles=N_CYCLES, n_seq=n_seq)
-                    )
+                    found[arm] = medians(arms[arm]("cycles", name=name, width=width, n_cycles=N_CYCLES, n_seq=n_seq))
                 if all(found.values()):  # arms are compared round by round
                     for arm, of_arm in found.items():
                         times[arm, name, width].append(of_arm or {})

@@ -94,9 +94,7 @@ def _rows(runs: dict[tuple[str, str], list[dict[str, Any]]], told: dict[str, str
                 "prompt": prompt,
                 "way": way,
                 "tokens_per_s": figure([run["tokens_per_s"] for run in found]),
-                "over_off": ratio(
-                    [run["tokens_per_s"] for run in found[:n]], [run["tokens_per_s"] for run in off[:n]]
-                ),
+                "over_off": ratio([run["tokens_per_s"] for run in found[:n]], [run["tokens_per_s"] for run in off[:n]]),
                 "n_tokens": len(found[0]["tokens"]),
                 "n_drafted": found[0]["n_drafted"],
                 "n_accepted": found[0]["n_accepted"],

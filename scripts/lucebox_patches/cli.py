@@ -92,21 +92,27 @@ def _parser() -> argparse.ArgumentParser:
     archive = value("take this archive instead of downloading it", None, type=Path, metavar="FILE")
     jobs = value("compilations at once (default: number of CPUs)", os.cpu_count() or 1, type=int)
     command(
-        "fetch", _fetch, "get the pinned upstream, or another one to rebase onto, into the store",
+        "fetch",
+        _fetch,
+        "get the pinned upstream, or another one to rebase onto, into the store",
         version=name("version of the pinned package, for example 11401.0.0 (default: the pin)", nargs="?", default=""),
         archive=archive,
         sha256=value("refuse an archive of another version that has not this hash"),
         git=value("take a commit or tag of a git repository instead", metavar="URL@COMMIT"),
     )
     command(
-        "apply", _apply, "make the tree the pinned base plus the series; nothing to do when up to date",
+        "apply",
+        _apply,
+        "make the tree the pinned base plus the series; nothing to do when up to date",
         fetch=flag("download the base if it is needed and not here"),
         strict=flag("exit 1 if a hunk is not where its patch says"),
         force_clean=flag("make the tree anew and discard changes made in it by hand"),
     )
     command("status", _status, "tell the state; exit code 0 only if a build can use the tree")
     command(
-        "new", _new, "start a patch; edit files in vendor/llama.cpp, then `refresh`",
+        "new",
+        _new,
+        "start a patch; edit files in vendor/llama.cpp, then `refresh`",
         patch=name("lower-case words with hyphens, with or without .patch"),
         subject=value("area: summary in the imperative, at most 72 characters", None, required=True),
         **{"class": value("default: hook", "hook", dest="kind", choices=("hook", "feature", "fix", "backport"))},
@@ -114,17 +120,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     command("edit", _edit, "go back to a patch to change it; then `refresh`", patch=name("its name"))
     refresh = command(
-        "refresh", _refresh, "fold what was changed by hand into a patch and bring the later ones after it",
+        "refresh",
+        _refresh,
+        "fold what was changed by hand into a patch and bring the later ones after it",
         patch=name("what to change (default: the one of `new` or `edit`, else the last)", nargs="?", default=""),
     )
     command("abort", _abort, "give up an edit, refresh or rebase and restore what was before")
     command(
-        "export", _export, "write patch files, EXPECTED and README table in their one form",
+        "export",
+        _export,
+        "write patch files, EXPECTED and README table in their one form",
         check=flag("write nothing; exit 1 and show the difference if there is one"),
     )
     command("lint", _lint, "check the form and the rules of the series", fix=flag("run `export` first"))
     rebase = command(
-        "rebase-onto", _rebase, "carry the series onto another upstream that was fetched",
+        "rebase-onto",
+        _rebase,
+        "carry the series onto another upstream that was fetched",
         version=name("version, build, commit or tree", nargs="?", default=""),
         abort=flag("restore what was before"),
         finish=flag("write series, pin and report"),
@@ -135,24 +147,34 @@ def _parser() -> argparse.ArgumentParser:
     for resumable in (refresh, rebase):
         resumable.add_argument("--continue", dest="go_on", action="store_true", help="go on after a conflict")
     command(
-        "drop-upstreamed", _drop, "take out patches that the sources already hold, with the evidence",
+        "drop-upstreamed",
+        _drop,
+        "take out patches that the sources already hold, with the evidence",
         dry_run=flag("only name them"),
     )
     command("report", _report, "print the series as Markdown, for release notes")
     command(
-        "canary", _canary, "tell how the series would reach the newest upstream; changes nothing",
-        version=name("another version than the newest", nargs="?", default=""), archive=archive,
+        "canary",
+        _canary,
+        "tell how the series would reach the newest upstream; changes nothing",
+        version=name("another version than the newest", nargs="?", default=""),
+        archive=archive,
     )
     command(
-        "verify", _verify, "build and test the whole series, or prefixes of it",
+        "verify",
+        _verify,
+        "build and test the whole series, or prefixes of it",
         prefixes=flag("all prefixes, the plain base included"),
         changed=flag("the prefixes from the first changed patch on"),
         since=value("commit that --changed compares with (default: HEAD)", "HEAD"),
-        keep_going=flag("go on after a failure"), jobs=jobs,
+        keep_going=flag("go on after a failure"),
+        jobs=jobs,
         sites=value("keep the package of each prefix here and print a line for `lucebox ab --series`", None, type=Path),
     )
     command(
-        "bisect", _bisect, "find the first patch with which a command fails",
+        "bisect",
+        _bisect,
+        "find the first patch with which a command fails",
         good=value("prefix on which it succeeds (default: 0, the plain base)", 0, type=int),
         bad=value("prefix on which it fails (default: the whole series)", None, type=int),
         jobs=jobs,
@@ -340,9 +362,7 @@ def _canary(layout: Layout, options: argparse.Namespace) -> Answer:
     work = sessions.Work.open(layout, _say)
     with locked(layout, _say):
         version = options.version.removeprefix("b")
-        target = upstreams.fetch_version(
-            layout, work.store, work.pin, _say, version=version, archive=options.archive
-        )
+        target = upstreams.fetch_version(layout, work.store, work.pin, _say, version=version, archive=options.archive)
     carried = sessions.classify(work, target)
     rows = [{"patch": step.patch.name, **asdict(one)} for step, one in zip(work.steps, carried, strict=True)]
     easy = all(one.outcome in (CLEAN, OFFSET) for one in carried)
@@ -373,7 +393,8 @@ def _verify(layout: Layout, options: argparse.Namespace) -> Answer:
         _say(f"error: {failure}")
     _say(f"verify: {len(outcomes)} prefix(es) pass, {len(failures)} fail")
     return EXIT_VERIFY if failures else EXIT_OK, {
-        "passed": [asdict(outcome) for outcome in outcomes], "failed": [failure.as_dict() for failure in failures]
+        "passed": [asdict(outcome) for outcome in outcomes],
+        "failed": [failure.as_dict() for failure in failures],
     }
 
 

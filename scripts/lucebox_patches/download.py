@@ -85,8 +85,13 @@ def download_archive(cache: Path, requirement: str, sha256: str, say: Say) -> tu
         options = ["--no-deps", "--no-binary", name, *(["--require-hashes"] if sha256 else [])]
         done = subprocess.run(
             [*pip, "download", *options, "--no-input", "--dest", str(target), "--requirement", str(listing)],
-            env=_pip_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, errors="replace", check=False,
+            env=_pip_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
         )
         files = sorted(target.glob("*")) if target.is_dir() else []
         if done.returncode != 0 or len(files) != 1:

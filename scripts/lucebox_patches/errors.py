@@ -143,7 +143,9 @@ class ConflictError(PatchError):
             f"patch {position} of the series, {patch}, does not apply (the tree was not changed)",
             seen,
             "adapt the patch to the sources named in vendor/upstream.toml and to the patches before it",
-            patch=patch, position=position, files=list(files),
+            patch=patch,
+            position=position,
+            files=list(files),
         )
 
 

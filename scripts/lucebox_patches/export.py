@@ -35,8 +35,11 @@ def table(steps: Sequence[Step]) -> str:
         lines = step.patch.diff.split(b"\n")
         counts = [sum(line.startswith(sign) and line[:3] != sign * 3 for line in lines) for sign in (b"+", b"-")]
         cells = [
-            f"[{step.patch.name.removesuffix('.patch')}]({step.patch.name})", header.fields.get("Class", ""),
-            header.head.get("Subject", ""), f"+{counts[0]} -{counts[1]}", header.fields.get("Forwarded", ""),
+            f"[{step.patch.name.removesuffix('.patch')}]({step.patch.name})",
+            header.fields.get("Class", ""),
+            header.head.get("Subject", ""),
+            f"+{counts[0]} -{counts[1]}",
+            header.fields.get("Forwarded", ""),
             header.fields.get("Drop-When", ""),
         ]
         rows.append("| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |")
@@ -94,7 +97,10 @@ def export(layout: Layout, say: Say, *, check: bool) -> list[str]:
             names = [path.name for path in differs]
             raise CheckError(
                 f"{len(names)} file(s) of the series are not as `export` writes them",
-                f"{', '.join(names)}\n{diff}", "run `lucebox-patches export`", files=names, diff=diff,
+                f"{', '.join(names)}\n{diff}",
+                "run `lucebox-patches export`",
+                files=names,
+                diff=diff,
             )
         for path, content in differs.items():
             write_text(path, content)

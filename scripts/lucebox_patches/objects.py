@@ -61,4 +61,3 @@ def scan(root: Path, *, skip: frozenset[str] = frozenset()) -> dict[str, str]:
             if entry is not None:
                 manifest[relative] = entry
     return manifest
-

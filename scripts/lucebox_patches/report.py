@@ -188,12 +188,17 @@ def as_markdown(data: Mapping[str, Any]) -> str:
     sections = {
         f"# Rebase {old['build']} → {new['build']}": [
             f"llama.cpp {old['llama_cpp_version']} → {new['llama_cpp_version']}.",
-            f"The result is tree `{data['result_tree']}`. To get it again:", "", "```", *data["commands"], "```",
+            f"The result is tree `{data['result_tree']}`. To get it again:",
+            "",
+            "```",
+            *data["commands"],
+            "```",
         ],
         "## Patches": rows,
         "## Tree equation": [
             "Outside the files of the old series, patched minus plain is "
-            + ("not the same on both bases:" if outside else "the same on both bases."), *outside,
+            + ("not the same on both bases:" if outside else "the same on both bases."),
+            *outside,
         ],
         "## Upstream's changes that are not in the result": lost,
         "## What upstream changed in the files that we touch": [f"- {path}: {n}" for path, n in data["churn"].items()],

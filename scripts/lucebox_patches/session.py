@@ -104,7 +104,11 @@ def new(layout: Layout, say: Say, patch: str, *, subject: str, kind: str, after:
         work = Work.open(layout, say)
         place_at = work.index(after) + 1 if after else len(work.steps)
         fields = dict.fromkeys(REQUIRED, "TODO") | {
-            "Class": kind, "Origin": "own", "Forwarded": "no", "Changes-Output": "no", "Last-Update": today
+            "Class": kind,
+            "Origin": "own",
+            "Forwarded": "no",
+            "Changes-Output": "no",
+            "Last-Update": today,
         }
         date = f"{datetime.date.fromisoformat(today):%a, %d %b %Y} 00:00:00 +0000"
         header = Header({"From": _AUTHOR, "Date": date, "Subject": subject}, _REASON, fields)
@@ -276,8 +280,11 @@ def result(work: Work, session: Session) -> list[Step]:
     old = {step.patch.name: step.patch for step in work.steps}
     return [
         Step(
-            old.get(done.name) or Patch(done.name, session.skeleton.encode()), done.before, done.after,
-            changed_files(work.store, done.before, done.after), (),
+            old.get(done.name) or Patch(done.name, session.skeleton.encode()),
+            done.before,
+            done.after,
+            changed_files(work.store, done.before, done.after),
+            (),
         )
         for done in session.done
         if done.name not in session.dropped

@@ -31,8 +31,18 @@ _SETTINGS = {
     "gc.auto": "0",
 }
 _DIFF = (
-    "--patch", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color", "--unified=3",
-    "--inter-hunk-context=0", "--diff-algorithm=histogram", "--src-prefix=a/", "--dst-prefix=b/", "--binary",
+    "--patch",
+    "--full-index",
+    "--no-renames",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--no-color",
+    "--unified=3",
+    "--inter-hunk-context=0",
+    "--diff-algorithm=histogram",
+    "--src-prefix=a/",
+    "--dst-prefix=b/",
+    "--binary",
 )
 _FAILED = re.compile(
     r"patch failed: (?P<hunk>.*):\d+|"
@@ -58,7 +68,11 @@ class Store:
         self.path = path
 
     def git(
-        self, *arguments: str, stdin: bytes = b"", index: Path | None = None, allowed: tuple[int, ...] = (0,),
+        self,
+        *arguments: str,
+        stdin: bytes = b"",
+        index: Path | None = None,
+        allowed: tuple[int, ...] = (0,),
         extra: dict[str, str] | None = None,
     ) -> subprocess.CompletedProcess[bytes]:
         """Run git on the store.
@@ -155,8 +169,12 @@ def run_git(arguments: list[str], environment: dict[str, str], stdin: bytes) -> 
     """Run git as if there were no settings but ours, and no repository but one that `environment` names."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("GIT_") and key != "LANGUAGE"}
     kept |= {
-        "LC_ALL": "C", "TZ": "UTC", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull,
-        "GIT_ATTR_NOSYSTEM": "1", "GIT_TERMINAL_PROMPT": "0",
+        "LC_ALL": "C",
+        "TZ": "UTC",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_ATTR_NOSYSTEM": "1",
+        "GIT_TERMINAL_PROMPT": "0",
     }
     settings = [word for key, value in _SETTINGS.items() for word in ("-c", f"{key}={value}")]
     try:

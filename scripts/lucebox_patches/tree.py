@@ -176,4 +176,3 @@ def sync_tree(
             (tree / _PLACING).replace(tree / path)
     _write_stamp(tree, dataclasses.replace(stamp, state=COMPLETE))
     return Synced(tuple(written), tuple(removed))
-

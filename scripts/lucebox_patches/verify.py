@@ -102,8 +102,15 @@ class Workshop:
         added |= {"CCACHE_BASEDIR": str(self.layout.root), "CCACHE_NOHASHDIR": "1"}
         try:
             done = subprocess.run(
-                command, cwd=root, env=os.environ | added, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, text=True, errors="replace", check=False,
+                command,
+                cwd=root,
+                env=os.environ | added,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                check=False,
             )
         except OSError as error:
             raise ToolError(command[0], f"{step} cannot run", str(error), f"install {command[0]}") from error
@@ -112,8 +119,10 @@ class Workshop:
             again = f"cd {root} && PYTHONPATH={root / 'site'} {' '.join(command)}"
             raise VerifyError(
                 f"prefix {prefix} ({self.name(prefix)}) fails at: {step}",
-                f"exit code {done.returncode}; its last lines:\n{log}", f"run it again by hand: {again}",
-                prefix=prefix, step=step,
+                f"exit code {done.returncode}; its last lines:\n{log}",
+                f"run it again by hand: {again}",
+                prefix=prefix,
+                step=step,
             )
         return done.stdout
 
@@ -124,8 +133,11 @@ class Workshop:
         fields = self.steps[prefix - 1].patch.header.fields if prefix else {}
         if before is not None and tokens != before and not fields.get("Changes-Output", "").startswith("yes"):
             raise VerifyError(
-                f"prefix {prefix} ({self.name(prefix)}) changes the output", f"{tokens} after {before}",
-                "mend the patch, or say so in Changes-Output", prefix=prefix, step="plain decode",
+                f"prefix {prefix} ({self.name(prefix)}) changes the output",
+                f"{tokens} after {before}",
+                "mend the patch, or say so in Changes-Output",
+                prefix=prefix,
+                step="plain decode",
             )
         test, root = fields.get("Test", ""), self.layout.root
         if test.startswith("$ "):
@@ -183,6 +195,7 @@ def changed_prefixes(layout: Layout, series: Series, since: str) -> list[int]:
 
     The one before it comes first, so that a change of the output by that patch shows.
     """
+
     def shown(path: str) -> bytes | None:
         done = run_git(["-C", str(layout.root), "show", f"{since}:{path}"], {}, b"")
         return done.stdout if done.returncode == 0 else None

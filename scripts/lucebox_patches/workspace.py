@@ -129,9 +129,7 @@ def status(layout: Layout) -> Status:
     return Status(state, reason, pin, series, stamp, changes, here, session)
 
 
-def _state(
-    layout: Layout, pin: Pin, series: Series, stamp: Stamp | None, changes: Changes | None
-) -> tuple[str, str]:
+def _state(layout: Layout, pin: Pin, series: Series, stamp: Stamp | None, changes: Changes | None) -> tuple[str, str]:
     if not layout.tree.is_dir():
         return ABSENT, "there is no vendor/llama.cpp"
     is_base = stamp is not None and not stamp.series and bool(series.patches)
@@ -260,8 +258,12 @@ def place(
     series = Series(tuple(step.patch for step in steps))
     files = {path: [entry] for path, entry in store.manifest(tree).items()}
     stamp = Stamp(
-        COMPLETE, pin.identity(), series.hash,
-        [AppliedPatch(step.patch.name, step.patch.sha256, step.files) for step in steps], tree, files,
+        COMPLETE,
+        pin.identity(),
+        series.hash,
+        [AppliedPatch(step.patch.name, step.patch.sha256, step.files) for step in steps],
+        tree,
+        files,
     )
     if not layout.tree.exists():
         work = layout.cache / "work-tree"
@@ -290,5 +292,6 @@ def pending(patch: str, files: Sequence[str], kind: str, reason: str = "") -> Pe
         + (f"\nWhat the patch is for:\n{reason}" if reason else ""),
         f"edit these files until they do what the patch is for, then `lucebox-patches {command} --continue`; "
         "`lucebox-patches abort` restores what was before",
-        patch=patch, files=list(files),
+        patch=patch,
+        files=list(files),
     )

@@ -1,0 +1,46 @@
+"""Philox in vectors of either width has the words of the plain one: a processor shows a build only one of them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+NATIVE = Path(__file__).resolve().parents[2] / "pylucebox" / "native"
+PROGRAM = r"""
+#include "philox_lanes.h"
+#include <cstdio>
+#include <cstring>
+using namespace lucebox;
+int main() {
+    for (uint32_t round = 0; round < 2000; ++round) {
+        uint32_t groups[PHILOX_LANES], plain[4][PHILOX_LANES], made[4][PHILOX_LANES];
+        for (uint32_t i = 0; i < PHILOX_LANES; ++i) {
+            groups[i] = round * 2654435761u + i * 97u * round;
+        }
+        const noise_place at = { round * 77u - 1u, round ^ 0xFFFFFFF0u, round & 1u };
+        philox_plain(at, groups, plain[0], PHILOX_LANES);
+#ifdef LUCEBOX_PHILOX_X86
+        philox_sse2(at, groups, made[0], PHILOX_LANES);
+        if (std::memcmp(plain, made, sizeof(made)) != 0) { return std::printf("sse2 differs\n"), 1; }
+#endif
+        philox_of_this_cpu()(at, groups, made[0], PHILOX_LANES);
+        if (std::memcmp(plain, made, sizeof(made)) != 0) { return std::printf("this processor's differs\n"), 1; }
+    }
+    return 0;
+}
+"""
+
+
+def test_all_forms_make_the_same_words(tmp_path: Path) -> None:
+    compiler = shutil.which("c++")
+    if compiler is None or not NATIVE.is_dir():
+        pytest.skip("there is no compiler, or no native source")
+    source = tmp_path / "forms.cpp"
+    source.write_text(PROGRAM, encoding="utf-8")
+    program = tmp_path / "forms"
+    subprocess.run([compiler, "-O2", "-std=c++17", f"-I{NATIVE}", str(source), "-o", str(program)], check=True)
+    result = subprocess.run([str(program)], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout
