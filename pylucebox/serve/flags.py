@@ -111,6 +111,12 @@ _NO_DRAFTS: Final = {
     "--reranking": "a server that ranks generates nothing",
 }
 
+# Left to itself llama-server lets its slots share their cells. What a slot computes then depends on which of them the
+# others have, in the last bits, and with that its text now and then.
+_SLOTS: Final = "4"
+_SAYS_SLOTS: Final = ("-np", "--parallel", "-kvu", "--kv-unified", "--kv-unified-per-slot")
+_SLOT_VARIABLES: Final = ("LLAMA_ARG_N_PARALLEL", "LLAMA_ARG_KV_UNIFIED", "LLAMA_ARG_KV_UNIFIED_PER_SLOT")
+
 _VALUES: Final = {
     "-m": "model",
     "--model": "model",
@@ -244,6 +250,8 @@ def parse_flags(arguments: Sequence[str], environment: Mapping[str, str]) -> Ser
     even = "even" in given or ("uneven" not in given and even_drafts_wanted(environment))
 
     mtp, width, spec, no_drafts = _spec_flags(given, rest, environment)
+    if not no_drafts and not any(environment.get(name) for name in _SLOT_VARIABLES):
+        rest = _with_default(rest, _SAYS_SLOTS, "--parallel", _SLOTS)
     tls = "--ssl-key-file" in rest or bool(environment.get("LLAMA_ARG_SSL_KEY_FILE"))
     if "tui" in given and (tls or "--no-slots" in rest or hosts[0].endswith(".sock")):
         raise _contradiction("--tui", "yes", "it asks the server over plain HTTP, /slots among others")
@@ -392,4 +400,5 @@ def _value_of(rest: Sequence[str], flag: str) -> str:
 
 
 def _with_default(rest: list[str], names: tuple[str, ...], flag: str, value: str) -> list[str]:
-    return rest if any(name in rest for name in names) else [*rest, flag, value]
+    said = {word.replace("_", "-") for word in rest}
+    return rest if said.intersection(names) else [*rest, flag, value]

@@ -384,7 +384,7 @@ class AdaptiveWidth:
             state.keep_habit()
 
     def _learn_labels(self, state: SequenceState, observation: CycleObservation) -> None:
-        rates = list(state.acceptance.rates())
+        rates = state.acceptance.rates()  # what is learned below makes another list
         state.hopes = False
         for label in state.labels(observation):
             state.acceptance.learn(label.depth, label.held)
@@ -401,7 +401,7 @@ class AdaptiveWidth:
         took_us = last.draft_us + last.verify_us + last.rollback_us
         n_rows, n_active = max(1, last.n_rows), max(1, last.n_active)
         was_known = self._model.known
-        self._thrift.earn(took_us)
+        self._thrift.earn(took_us, n_active)
         if was_known and not done.measures:  # finding out what a machine costs is not the text's fault
             self._account(done, n_rows, n_active, max(1.0, took_us), last.draft_us)
         # After a wide step the caches are cold, which they are not where nothing is drafted: only a plain step that

@@ -7,6 +7,7 @@ from typing import Final
 __all__ = ["Thrift"]
 
 _SHARE: Final = 0.01  # of a cycle's time
+_MOST_NS: Final = 35_000  # of a cycle for each sequence, however long it is: with what calls the policy, 0.05 ms
 _VOUCHER_NS: Final = 1_000_000  # at the start of a request, where thinking pays most
 _PLENTY_NS: Final = 500_000
 _TURN: Final = 8  # cycles for each in which the costlier part is done
@@ -14,7 +15,7 @@ _EARLY: Final = 64  # cycles of a request in which it is done each time, if they
 
 
 class Thrift:
-    """An account of nanoseconds: cycles pay in a hundredth of their time, the policy's own time is taken out.
+    """An account of nanoseconds: cycles pay in a hundredth of their time up to a limit, the policy's own is taken out.
 
     Attributes
     ----------
@@ -27,9 +28,10 @@ class Thrift:
         self._saved_ns = float(_VOUCHER_NS)
         self._turn = 0
 
-    def earn(self, took_us: float) -> None:
-        """Pay in for a cycle."""
-        self._saved_ns = min(self._saved_ns + _SHARE * 1000.0 * took_us, float(_VOUCHER_NS))
+    def earn(self, took_us: float, n_active: int) -> None:
+        """Pay in for a cycle of so many sequences."""
+        share_ns = min(_SHARE * 1000.0 * took_us, float(_MOST_NS * n_active))
+        self._saved_ns = min(self._saved_ns + share_ns, float(_VOUCHER_NS))
 
     def spend(self, took_ns: int) -> None:
         """Take out what the policy used."""

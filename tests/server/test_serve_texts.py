@@ -168,3 +168,15 @@ def test_embeddings_go_without_drafts(serve: StartServe, demo_model: Path) -> No
     vectors = [server.post("/v1/embeddings", input="two words")["data"][0]["embedding"] for _ in range(2)]
     assert vectors[0] == vectors[1]
     assert len(vectors[0]) > 1
+
+
+def test_rankings_go_without_drafts(serve: StartServe, demo_model: Path) -> None:
+    """The model has no head for it, so the scores mean nothing; that there is one for each document is what counts."""
+    server = serve(demo_model, "--ctx-size", 512, "--parallel", 2, "--rerank")
+    assert server.get("/health")["speculative"]["reason_code"] == "unsupported-mode"
+    body = {"query": "two words", "documents": ["a b", "two words", "and more of them"]}
+    found = [server.post("/v1/rerank", **body)["results"] for _ in range(2)]
+    assert found[0] == found[1]
+    assert sorted(entry["index"] for entry in found[0]) == [0, 1, 2]
+    scores = [entry["relevance_score"] for entry in found[0]]
+    assert scores == sorted(scores, reverse=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from _server import StartWorker, Worker
+from _server import StartServe, StartWorker, Worker
 
 PROMPTS = ["def add(a, b):", "The sum is", "a b a b a b", '{"name": "alpha", ']
 CONTEXT = ("--ctx-size", 1024, "--parallel", 4)
@@ -39,6 +41,23 @@ def test_four_slots_have_the_text_of_one(plain: Worker, adaptive: Worker) -> Non
         for thread in threads:
             thread.join()
         assert got == wanted
+
+
+def test_default_server_gives_each_the_logprobs_of_one(serve: StartServe, demo_model: Path) -> None:
+    """Without a word about slots: what a reply is does not depend on the others, down to the bits."""
+    server = serve(demo_model)
+    assert server.get("/props")["total_slots"] == 4
+    dice = random.Random(1)
+    words = ["one", "two", "three", "sum", "of", "def", "add", "return", "the", "a", "b", "json"]
+    prompts = [" ".join(dice.choice(words) for _ in range(dice.choice([5, 30, 120]))) for _ in range(12)]
+
+    def ask(prompt: str) -> Any:
+        reply = server.complete(prompt, n_predict=64, n_probs=2, ignore_eos=True)
+        return [(token["id"], token["logprob"]) for token in reply["completion_probabilities"]]
+
+    alone = [ask(prompt) for prompt in prompts]
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        assert list(pool.map(ask, prompts)) == alone
 
 
 def cycles_of_three(server: Worker, path: Path) -> list[Any]:

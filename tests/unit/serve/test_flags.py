@@ -18,14 +18,37 @@ def test_model_is_all_that_is_needed() -> None:
     assert flags.model == "model.gguf"
     assert (flags.mtp, flags.verify_width, flags.spec) == ("auto", 0, "auto")
     assert (flags.hosts, flags.port) == (("127.0.0.1",), 8080)
-    assert flags.rest == ()
+    assert flags.rest == ("--parallel", "4")
 
 
 def test_what_is_not_ours_goes_through_in_order() -> None:
     rest = ("--ctx-size", "4096", "-md2", "x", "-t", "3", "--alias", "a=b", "--temp", "-1")
     flags = parse_flags((*rest[:4], *MODEL, "--verify-width", "4", *rest[4:]), {})
-    assert flags.rest == rest
+    assert flags.rest == (*rest, "--parallel", "4")
     assert flags.verify_width == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "added"),
+    [
+        ((), {}, True),
+        (("--no-kv-unified",), {}, True),
+        (("-c", "4096"), {}, True),
+        (("-np", "2"), {}, False),
+        (("--parallel", "8"), {}, False),
+        (("--kv_unified",), {}, False),
+        (("-kvu",), {}, False),
+        (("--kv-unified-per-slot", "4096"), {}, False),
+        ((), {"LLAMA_ARG_N_PARALLEL": "2"}, False),
+        ((), {"LLAMA_ARG_KV_UNIFIED": "1"}, False),
+        (("--embeddings",), {}, False),
+    ],
+)
+def test_slots_have_cells_of_their_own_unless_told_otherwise(
+    words: tuple[str, ...], environment: dict[str, str], added: bool
+) -> None:
+    flags = parse_flags((*MODEL, *words), environment)
+    assert flags.rest == (*words, *(("--parallel", "4") if added else ()))
 
 
 @pytest.mark.parametrize(
@@ -58,8 +81,8 @@ def test_flag_is_understood(words: tuple[str, ...], field: str, value: Any) -> N
 
 def test_built_in_model_runs_on_one_thread_unless_told_otherwise() -> None:
     assert parse_flags(("--demo",), {}).model == str(DEMO_MODEL)
-    assert parse_flags(("--demo",), {}).rest == ("--threads", "1", "--threads-batch", "1")
-    assert parse_flags(("--demo", "-t", "2"), {}).rest == ("-t", "2", "--threads-batch", "1")
+    assert parse_flags(("--demo",), {}).rest == ("--threads", "1", "--threads-batch", "1", "--parallel", "4")
+    assert parse_flags(("--demo", "-t", "2"), {}).rest == ("-t", "2", "--threads-batch", "1", "--parallel", "4")
 
 
 def test_variables_of_llama_server_count_where_no_flag_does() -> None:
