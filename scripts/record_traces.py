@@ -27,7 +27,8 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "pylucebox" / "sim" / "data" / "traces"
 N_CTX = 4096
 N_TOKENS = 512
-RNG = "mt19937"  # so that the drafts are the likeliest tokens also where a text is followed
+LIKELIEST = "mt19937"  # drafts are the likeliest tokens, also where a text is followed
+COUPLED = "gumbel"  # the default: drafts share the sampler's noise, and "agrees" is what is foretold of them
 N_PART = 160  # tokens of each part of the text that drifts
 
 
@@ -48,17 +49,17 @@ GREEDY = SamplingParams(temperature=0.0, seed=0)
 
 
 def _sampled(temperature: float, seed: int) -> SamplingParams:
-    return SamplingParams(temperature=temperature, seed=seed, sampler_rng=RNG)
+    return SamplingParams(temperature=temperature, seed=seed, sampler_rng=LIKELIEST)
 
 
-def _card(seed: int) -> SamplingParams:
+def _card(seed: int, rng: str = LIKELIEST) -> SamplingParams:
     """Sample as the model card of Qwen3 models recommends."""
-    return SamplingParams(temperature=1.0, seed=seed, top_k=20, top_p=0.95, min_p=0.0, sampler_rng=RNG)
+    return SamplingParams(temperature=1.0, seed=seed, top_k=20, top_p=0.95, min_p=0.0, sampler_rng=rng)
 
 
-def _open(seed: int, min_p: float) -> SamplingParams:
+def _open(seed: int, min_p: float, rng: str = LIKELIEST) -> SamplingParams:
     """Sample from the whole distribution."""
-    return SamplingParams(temperature=1.0, seed=seed, top_k=0, top_p=1.0, min_p=min_p, sampler_rng=RNG)
+    return SamplingParams(temperature=1.0, seed=seed, top_k=0, top_p=1.0, min_p=min_p, sampler_rng=rng)
 
 
 TEXTS = (
@@ -75,6 +76,9 @@ TEXTS = (
     Text("code-temperature-1", "sampled", "demo:code", _card(4)),
     Text("dialogue-temperature-1", "sampled", "dialogue", _card(5)),
     Text("story-temperature-1", "sampled", "prose-story", _open(1, 0.0)),
+    Text("code-coupled", "sampled", "demo:code", _card(6, COUPLED)),
+    Text("dialogue-coupled", "sampled", "dialogue", _card(5, COUPLED)),
+    Text("story-coupled", "sampled", "prose-story", _open(2, 0.0, COUPLED)),
     Text("entropy", "noise", "entropy", _open(2, 0.05)),
 )
 DRIFT = ("code", "story", "json", "entropy", "module")

@@ -11,7 +11,7 @@ from pylucebox.width.costs import Prices
 
 __all__ = ["Price", "best_of", "joint_rates", "rates_of", "worth_knowing"]
 
-_MEMORY: Final = 0.96  # of the price, per cycle
+_MEMORY: Final = 14 / 15  # of the price, per cycle
 _GUESSED_CYCLES: Final = 8.0  # that the expected speed counts as at the start
 _STICKY: Final = 0.01  # so much slower than the best, the present choice stays
 _DOUBT: Final = 1.3  # standard deviations by which an unseen depth may be better
