@@ -50,7 +50,8 @@ _AFTER: Final = (
 )
 """How often each mood came next, after a draft of each bin.
 
-Both from the texts that the start of the calibration was fitted on, by chains that were likely to get so far."""
+Both from the texts that the weights of `pylucebox.width.forecast` were fitted on, each draft by the chance of getting
+to it."""
 _STRENGTH: Final = 4.0  # drafts that this counts as
 _FORGET: Final = 0.99  # per draft of a depth
 _GRID: Final = 8  # steps from 0 to 1
@@ -177,7 +178,7 @@ class Lookahead:
             values.append([max(0.0, worth) for worth in curve])
         by_point = list(zip(*values, strict=True))
         self._value[depth] = [
-            [*(sum(map(mul, moods, point)) for point in by_point), 0.0]  # the last is beside the last cell, of no weight
+            [*(sum(map(mul, moods, point)) for point in by_point), 0.0]  # the 0 is beside the last cell, of no weight
             for moods in _AFTER
         ]
         self.threshold[depth], self._shares[depth] = thresholds, all_shares

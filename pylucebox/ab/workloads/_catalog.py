@@ -52,11 +52,11 @@ _REGEX: Final = prompts.simple(
     "Write a Markdown cheat sheet of shell globbing: a table per topic, with an example and what it matches.",
     "# Globbing\n\n## Wildcards\n\n| pattern | meaning |\n|---|---|\n| `*` | any text |\n| `?` | one character |\n\n",
 )
-_TURNS: Final = r'''root ::= turn+
+_TURNS: Final = r"""root ::= turn+
 turn ::= number{40} digest{4}
 number ::= "1" [0-9]{3} "\n"
 digest ::= [0-9a-f]{64} "\n"
-'''
+"""
 """Numbers and digests by turns; which of them is left to the model, so drafts hold in the former and seldom in the
 latter."""
 

@@ -196,8 +196,8 @@ def drift(desk: Desk, _: int, variant: int) -> str:
         thing, change = (("shopping basket", "discounts"), ("calendar", "time zones"))[variant]
         items = ("orders", "entries")[variant]
         return desk.ask(
-            f"First write a Python class for a {thing}. Then tell a short story about the person who wrote it. Then give"
-            f" ten example {items} as JSON. Then extend the class by {change}."
+            f"First write a Python class for a {thing}. Then tell a short story about the person who wrote it. Then"
+            f" give ten example {items} as JSON. Then extend the class by {change}."
         )
     return "".join(
         _made.counting(1000 + 16 * turn, 16) + "\n" + _made.bare_digests(100 * (turn + 4 * variant), 4)
