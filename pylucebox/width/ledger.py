@@ -7,7 +7,7 @@ from typing import Final
 __all__ = ["Ledger"]
 
 _SHARE: Final = 0.014  # of the time without MTP that may be lost; 0.02 are promised
-_STEPS: Final = 3.5  # plain steps that may be lost on top; 4 are promised
+_STEPS: Final = 4.0  # plain steps that may be lost on top
 _WINDOW: Final = 1024.0  # tokens whose share can be saved up, so that a long request cannot lose it all at once
 _MOST_GAIN: Final = 8.0  # plain steps of gain that can be lost again
 
