@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compare the adaptive width with no MTP and every fixed width on this machine, interleaved, and say what came of it.
 
-    python scripts/live_width.py                               # the built-in model, six pairs, a quarter of an hour
+    python scripts/live_width.py                               # the built-in model, six pairs, twenty minutes
     python scripts/live_width.py -m MODEL.gguf --pairs 8 --workload json,entropy,drift --out live
 
 Runs `lucebox ab` with the arms off, k1 to k7 and adaptive, and reads its records. For each workload: the fixed width
@@ -27,7 +27,7 @@ from pathlib import Path
 from statistics import median
 
 FIXED = ("off", *(f"k{n}" for n in range(1, 8)))
-WORKLOADS = "sweep-code,code-edit,sweep-count,prose-story,prose-essay,json,csv-table,dialogue,entropy"
+WORKLOADS = "sweep-code,code-edit,sweep-count,prose-story,prose-essay,json,csv-table,dialogue,entropy,drift"
 N_RESAMPLES = 10_000
 LEAST_OF_OFF = 0.98
 LUCEBOX = "import sys; from pylucebox.cli.main import main; sys.exit(main())"
@@ -70,7 +70,7 @@ def main() -> int:
     """Measure, print a table, and judge."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-m", "--model", help="GGUF file; the built-in model without")
-    parser.add_argument("--workload", default=WORKLOADS, help="names, separated by commas; `drift` needs a chat model")
+    parser.add_argument("--workload", default=WORKLOADS, help="names, separated by commas")
     parser.add_argument("--pairs", type=int, default=6)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, help="folder of the records; one that has some is only read")

@@ -5,7 +5,8 @@
     python scripts/record_traces.py --check    # follows the recorded texts again and compares every draft
     python scripts/record_traces.py --shared-noise FOLDER    # texts of temperature 1.0 whose drafts share the noise
 
-Texts are generated without drafts. The one that drifts is put together from parts of the others and followed.
+Texts are generated without drafts. Those whose drafts share the sampler's noise are generated again by the check, since
+there is no noise where a text is followed. The one that drifts is put together from parts of the others and followed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "pylucebox" / "sim" / "data" / "traces"
 N_CTX = 4096
 N_TOKENS = 512
-RNG = "mt19937"  # so that the drafts are the likeliest tokens also where a text is followed
+LIKELIEST = "mt19937"  # drafts are the likeliest tokens, also where a text is followed
+COUPLED = "gumbel"  # the default: drafts share the sampler's noise, and "agrees" is what is foretold of them
 N_PART = 160  # tokens of each part of the text that drifts
 
 
@@ -50,17 +52,17 @@ GREEDY = SamplingParams(temperature=0.0, seed=0)
 
 
 def _sampled(temperature: float, seed: int) -> SamplingParams:
-    return SamplingParams(temperature=temperature, seed=seed, sampler_rng=RNG)
+    return SamplingParams(temperature=temperature, seed=seed, sampler_rng=LIKELIEST)
 
 
-def _card(seed: int) -> SamplingParams:
+def _card(seed: int, rng: str = LIKELIEST) -> SamplingParams:
     """Sample as the model card of Qwen3 models recommends."""
-    return SamplingParams(temperature=1.0, seed=seed, top_k=20, top_p=0.95, min_p=0.0, sampler_rng=RNG)
+    return SamplingParams(temperature=1.0, seed=seed, top_k=20, top_p=0.95, min_p=0.0, sampler_rng=rng)
 
 
-def _open(seed: int, min_p: float) -> SamplingParams:
+def _open(seed: int, min_p: float, rng: str = LIKELIEST) -> SamplingParams:
     """Sample from the whole distribution."""
-    return SamplingParams(temperature=1.0, seed=seed, top_k=0, top_p=1.0, min_p=min_p, sampler_rng=RNG)
+    return SamplingParams(temperature=1.0, seed=seed, top_k=0, top_p=1.0, min_p=min_p, sampler_rng=rng)
 
 
 TEXTS = (
@@ -77,6 +79,9 @@ TEXTS = (
     Text("code-temperature-1", "sampled", "demo:code", _card(4)),
     Text("dialogue-temperature-1", "sampled", "dialogue", _card(5)),
     Text("story-temperature-1", "sampled", "prose-story", _open(1, 0.0)),
+    Text("code-coupled", "sampled", "demo:code", _card(6, COUPLED)),
+    Text("dialogue-coupled", "sampled", "dialogue", _card(5, COUPLED)),
+    Text("story-coupled", "sampled", "prose-story", _open(2, 0.0, COUPLED)),
     Text("entropy", "noise", "entropy", _open(2, 0.05)),
 )
 SHARED_NOISE_SEEDS = {"code-temperature-1": 1, "story-temperature-1": 2}  # with theirs these texts end early
@@ -113,15 +118,18 @@ def prompt_of(text: Text, recorder: OpenRecorder) -> list[int]:
     return recorder.tokenize(suite.workloads[0].requests[0].prompt)
 
 
+def generate(text: Text, prompt: list[int], recorder: OpenRecorder) -> Trace:
+    """Record a text while it is generated."""
+    source = TextSource(name=text.name, kind=text.kind, prompt=prompt, max_tokens=N_TOKENS, sampling=text.sampling)
+    return record(recorder.session, source, recorder.facts)
+
+
 def record_all(recorder: OpenRecorder) -> Iterator[Trace]:
     """Record every text."""
     prompts, traces = {}, {}
     for text in TEXTS:
         prompts[text.name] = prompt_of(text, recorder)
-        source = TextSource(
-            name=text.name, kind=text.kind, prompt=prompts[text.name], max_tokens=N_TOKENS, sampling=text.sampling
-        )
-        traces[text.name] = record(recorder.session, source, recorder.facts)
+        traces[text.name] = generate(text, prompts[text.name], recorder)
         yield traces[text.name]
     followed = list(traces[DRIFT[0]].tokens[:N_PART])
     for name in DRIFT[1:]:
@@ -156,9 +164,13 @@ def check(recorder: OpenRecorder) -> int:
     n_wrong = 0
     prompts = {text.name: prompt_of(text, recorder) for text in TEXTS}
     prompts["drift"] = prompts[DRIFT[0]]
+    coupled = {
+        text.name: text for text in TEXTS if text.sampling.sampler_rng == COUPLED and not text.sampling.is_greedy
+    }
     for name, prompt in prompts.items():
         stored = read_trace(FOLDER / f"{name}{SUFFIX}")
-        again = follow(stored, prompt, recorder)
+        text = coupled.get(name)
+        again = follow(stored, prompt, recorder) if text is None else generate(text, prompt, recorder)
         n_other = sum(a != b for a, b in zip(stored.drafts, again.drafts, strict=True))
         same = stored.digest == again.digest
         n_wrong += not same

@@ -110,7 +110,7 @@ class Worker:
     def _sampling(self, request: dict[str, Any]) -> Any:
         if not request["temperature"]:
             return None
-        given = {key: request[key] for key in ("top_k", "top_p") if request[key] is not None}
+        given = {key: request[key] for key in ("top_k", "top_p", "grammar") if request[key] is not None}
         return self._package.SamplingParams(temperature=request["temperature"], seed=request["seed"], **given)
 
     def _arguments(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -146,7 +146,7 @@ def _openai_body(model: str | None) -> Callable[[Request], dict[str, Any]]:
 
 
 def _filters(request: Request) -> dict[str, Any]:
-    return {name: value for name in ("top_k", "top_p") if (value := getattr(request, name)) is not None}
+    return {name: value for name in ("top_k", "top_p", "grammar") if (value := getattr(request, name)) is not None}
 
 
 def dialect_of(address: Address, model: str | None, timeout_s: float) -> Dialect:

@@ -46,6 +46,8 @@ class Request(Record):
         Sampling; temperature 0 is greedy, and None leaves a setting at the engine's default.
     stop
         Strings that end the text.
+    grammar
+        GBNF grammar that the text follows; None for none. Only sampled requests can have one.
     n_prompt
         Tokens of the prompt as counted when the session was planned; None when not counted.
     """
@@ -58,6 +60,7 @@ class Request(Record):
     top_p: float | None = None
     seed: int = 0
     stop: tuple[str, ...] = ()
+    grammar: str | None = None
     n_prompt: int | None = None
 
 

@@ -12,6 +12,7 @@ given up, so that no verdict is final. Nothing unfavourable is kept from one req
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import log1p
 from time import perf_counter_ns
 from typing import Any, Final
 
@@ -35,10 +36,11 @@ from pylucebox.width.thrift import Thrift
 __all__ = ["AdaptiveWidth"]
 
 _ADVANCE: Final = 4.0  # drafts that exploration may owe
-_SURE: Final = 0.7  # chance of a chain from which it is worth seeing more of it
+_SURE: Final = 0.9  # chance of a chain from which it is worth seeing more of it
 _ASK_US: Final = 30.0  # what a look at the drafts takes, call and return through Python
-_RISK: Final = 0.4  # tokens that the variance of a cycle counts as, where one plain step may still be lost
-_SHADE: Final = 0.95  # of a chance counts when one more draft is considered
+_PLENTY: Final = 8.0  # plain steps that may still be lost, from where on only the mean gain counts
+_SCRAP: Final = 0.05  # of a plain step, that at least is left in the worst case
+_SHADE: Final = 0.9  # of a chance counts when one more draft is considered
 _CAUTION: Final = 0.6  # plain steps that may still be lost where a chance counts half
 _LEAST: Final = 0.7  # that is left of a chance, so that a request can get out of where nothing may be lost
 _SPEED_TOKENS: Final = 32  # that a request must have for its speed to count
@@ -72,7 +74,6 @@ class AdaptiveWidth:
         self._speed_seen = 0.0  # tokens per us of earlier requests
         self._n_since_plain = 0  # passes since a plain step that followed another
         self._n_anchors = 0  # plain steps to run for their time
-        self._has_hints = False  # whether any text came with them
         self._start()
 
     # ---- requests
@@ -117,7 +118,7 @@ class AdaptiveWidth:
 
     def _open_lookahead(self) -> None:
         prices = self._model.prices
-        self._lookahead = Lookahead(echoes=self._has_hints)
+        self._lookahead = Lookahead()
         self._lookahead.refresh_all(self._price.per_us(prices.verify[0]), prices)
 
     def load_costs(self, costs: WidthCosts) -> None:
@@ -161,9 +162,6 @@ class AdaptiveWidth:
         state = self._sequences.get(seq)
         if state is None or context.n_past < state.n_past:  # a new request took the place of a finished one
             state = self._sequences[seq] = SequenceState(self._carried.successor(), context.hints)
-            if context.hints is not None and not self._has_hints:
-                self._has_hints = True
-                self._open_lookahead()
         opens = not self._pass.members or seq in self._pass.members
         if opens:
             if self._pass.members or self._pass.n_observed:  # a pass that was not observed to its end is forgotten
@@ -336,17 +334,30 @@ class AdaptiveWidth:
         return found
 
     def _worth_verifying(self, chances: Sequence[float], limit: int) -> int:
-        """Return how many of the drafts pay for their rows, and for the risk where little may be lost."""
+        """Return how many of the drafts pay for their rows.
+
+        Gains are weighed by the logarithm of what may still be lost, as a gambler does who must not go broke. What is
+        lost by a row that is nearly free hardly counts then, however little is left, and what a dear one loses counts
+        the more. Where much may be lost this is the mean gain.
+        """
         _, verify, _, reject = self._model.prices
         price = self._price.per_us(verify[0])
-        risk = _RISK * verify[0] / max(self._ledger.room_us(verify[0]), 0.1 * verify[0])
-        best, best_gain, tokens, squares, reach = 0, 0.0, 0.0, 0.0, 1.0
+        room = self._ledger.room
+        best, best_gain, tokens, reach = 0, 0.0, 0.0, 1.0
+        ends: list[float] = []  # chance that the drafts hold to just this depth
         for k, chance in enumerate(chances[:limit], 1):
+            ends.append(reach * (1.0 - chance))
             reach *= chance
             tokens += reach
-            squares += (2 * k - 1) * reach
-            gain = tokens - price * (verify[k] - verify[0] + (1.0 - reach) * reject)
-            gain -= risk * (squares - tokens * tokens)
+            cost = price * (verify[k] - verify[0])
+            reject_cost = price * reject
+            if room > _PLENTY:
+                gain = tokens - cost - (1.0 - reach) * reject_cost
+            else:
+                broke = max(room, cost + reject_cost + _SCRAP)
+                gain = reach * log1p((k - cost) / broke)
+                for held, share in enumerate(ends):
+                    gain += share * log1p((held - cost - reject_cost) / broke)
             if gain > best_gain:
                 best, best_gain = k, gain
         return best
@@ -380,7 +391,6 @@ class AdaptiveWidth:
         self._learn_labels(state, observation)
         if state.usual:
             self._lookahead.learn(state.usual, state.moods)
-            state.first_chance = state.usual[0]
             state.keep_habit()
 
     def _learn_labels(self, state: SequenceState, observation: CycleObservation) -> None:

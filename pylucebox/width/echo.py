@@ -64,6 +64,11 @@ class Echo:
         self._length = length
 
     @property
+    def tail(self) -> Sequence[int]:
+        """The last tokens of the text, and the drafts of the chain after them."""
+        return self._tail
+
+    @property
     def length(self) -> int:
         """Tokens of the passage that an echo would go on with; 0 without one."""
         return self._length

@@ -9,6 +9,7 @@ from pylucebox._stats import MAX_DRAFT
 from pylucebox.width.acceptance import PRIOR, Acceptance
 from pylucebox.width.calibration import Calibrator, Recent, Signs, log_odds
 from pylucebox.width.echo import Echo
+from pylucebox.width.forecast import Forecast
 from pylucebox.width.hints import TextHints
 from pylucebox.width.lookahead import mood_of
 from pylucebox.width.policy import CycleObservation
@@ -37,11 +38,9 @@ class SequenceState:
     chances, usual
         Calibrated chances of these drafts, and what they would be without luck.
     moods
-        How sure each of these drafts, and the one to come, could be expected to be.
+        How sure each of these drafts, and the one to come, could be expected to be; see `mood_of`.
     reach
         Chance that all of these drafts hold.
-    first_chance
-        Of the first draft of the last cycle with drafts, without luck.
     stop
         Where drafting ought to have stopped in this cycle; 0 if that was not asked.
     hopes
@@ -63,13 +62,13 @@ class SequenceState:
         self.usual: list[float] = []
         self.moods: list[int] = []
         self.reach = 1.0
-        self.first_chance = 0.7
         self.stop = 0
         self.hopes = False
         self.reason = "price"
         self._draws = None if hints is None else hints.draws
         self._n_prompt = 0 if hints is None else hints.n_prompt
-        self._echo = None if hints is None else Echo(hints.prompt)
+        self._echo = Echo() if hints is None else Echo(hints.prompt)
+        self._forecast = Forecast()
 
     def plan(self, n_past: int, limit: int) -> None:
         """Start a cycle."""
@@ -79,10 +78,9 @@ class SequenceState:
 
     def open_chain(self) -> int:
         """Begin a chain of drafts; return the mood that its first draft will be made in."""
-        echo = self._echo
-        if echo is not None:
-            echo.start()
-        mood = mood_of(self.first_chance, echo is not None and echo.length > 0)
+        self._echo.start()
+        self._forecast.start(self._echo.tail)
+        mood = mood_of(self._forecast.ahead(0, self.recent.odds, self._echo.length))
         self.moods = [mood]
         return mood
 
@@ -95,15 +93,17 @@ class SequenceState:
         """Look at the drafts that were made since the last look."""
         if not self.moods:
             self.open_chain()
-        echo, draws, recent = self._echo, self._draws, self.recent.odds
+        echo, forecast, recent = self._echo, self._forecast, self.recent.odds
         for depth in range(len(self.signs), len(probs)):
-            says = echo.follow(tokens[depth]) if echo is not None and depth < len(tokens) else 0.0
-            signs = Signs(log_odds(probs[depth]), recent, 0.0 if draws is None else self.luck(depth), says)
+            draft = tokens[depth] if depth < len(tokens) else None
+            says = 0.0 if draft is None else echo.follow(draft)
+            signs = Signs(log_odds(probs[depth]), recent, self.luck(depth), says)
             chance, usual = calibrator.chance(depth, signs)
             self.signs.append(signs)
             self.chances.append(chance)
             self.usual.append(usual)
-            self.moods.append(mood_of(usual, echo is not None and echo.length > 0))
+            forecast.note(depth, log_odds(usual), draft)
+            self.moods.append(mood_of(forecast.ahead(depth + 1, recent, echo.length)))
             self.reach *= chance
 
     def labels(self, observation: CycleObservation) -> Iterator[Label]:
@@ -129,11 +129,10 @@ class SequenceState:
 
     def take(self, tokens: Sequence[int]) -> None:
         """Take what a cycle added to the text."""
-        if self._echo is not None:
-            if tokens:
-                self._echo.extend(tokens)
-            else:
-                self._echo = None  # what is missing cannot be found
+        if tokens:
+            self._echo.extend(tokens)
+        else:
+            self._echo = Echo()  # what is missing cannot be found
 
     def keep_habit(self) -> None:
         """Remember how deep drafting went in this cycle."""

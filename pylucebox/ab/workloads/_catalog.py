@@ -52,14 +52,13 @@ _REGEX: Final = prompts.simple(
     "Write a Markdown cheat sheet of shell globbing: a table per topic, with an example and what it matches.",
     "# Globbing\n\n## Wildcards\n\n| pattern | meaning |\n|---|---|\n| `*` | any text |\n| `?` | one character |\n\n",
 )
-_DRIFT: Final = prompts.simple(
-    "First write a Python class for a shopping basket. Then tell a short story about the person who wrote it. Then give"
-    " ten example orders as JSON. Then extend the class by discounts.",
-    "",
-    "First write a Python class for a calendar. Then tell a short story about the person who wrote it. Then give ten"
-    " example entries as JSON. Then extend the class by time zones.",
-    "",
-)
+_TURNS: Final = r"""root ::= turn+
+turn ::= number{40} digest{4}
+number ::= "1" [0-9]{3} "\n"
+digest ::= [0-9a-f]{64} "\n"
+"""
+"""Numbers and digests by turns; which of them is left to the model, so drafts hold in the former and seldom in the
+latter."""
 
 
 def _one(
@@ -150,9 +149,9 @@ _SINGLE: Final = (
     _one(
         "drift",
         "mixed",
-        "Code, then a story, then JSON, then code",
-        Part(prompt=_DRIFT, n_output=1536),
-        needs_chat=True,
+        "A text that changes its kind",
+        Part(prompt=prompts.drift, n_output=1536, plain_sampling=_OPEN, plain_grammar=_TURNS),
+        n_prompt=1024,
     ),
     _one(
         "think-long",

@@ -59,8 +59,13 @@ def products(key: str, n: int) -> list[tuple[int, int]]:
 
 def digest_lines(first: int, n: int) -> str:
     """Return numbered SHA-256 digests, which no model can guess."""
-    numbers = range(first, first + n)
-    return "".join(f"{i:04d} {hashlib.sha256(str(i).encode()).hexdigest()}\n" for i in numbers)
+    digests = bare_digests(first, n).splitlines()
+    return "".join(f"{first + i:04d} {digest}\n" for i, digest in enumerate(digests))
+
+
+def bare_digests(first: int, n: int) -> str:
+    """Return the same without numbers."""
+    return "".join(hashlib.sha256(str(i).encode()).hexdigest() + "\n" for i in range(first, first + n))
 
 
 def counting(first: int, n: int, *, between: str = "\n") -> str:

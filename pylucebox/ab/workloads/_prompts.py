@@ -190,6 +190,21 @@ def entropy(desk: Desk, _: int, variant: int) -> str:
     return _made.digest_lines(first, 8)
 
 
+def drift(desk: Desk, _: int, variant: int) -> str:
+    """Ask for a text that changes its kind, or begin one: numbers in order and digests by turns."""
+    if desk.is_chat:
+        thing, change = (("shopping basket", "discounts"), ("calendar", "time zones"))[variant]
+        items = ("orders", "entries")[variant]
+        return desk.ask(
+            f"First write a Python class for a {thing}. Then tell a short story about the person who wrote it. Then"
+            f" give ten example {items} as JSON. Then extend the class by {change}."
+        )
+    return "".join(
+        _made.counting(1000 + 16 * turn, 16) + "\n" + _made.bare_digests(100 * (turn + 4 * variant), 4)
+        for turn in range(3)
+    )
+
+
 def copy(desk: Desk, n_tokens: int, variant: int) -> str:
     """Ask for a text to be repeated."""
     chosen = _corpus.articles()[5 + 6 * variant : 11 + 6 * variant]

@@ -57,6 +57,8 @@ class Part:
         Start, in units of the desk's stagger.
     stop
         Stop strings.
+    plain_grammar
+        GBNF grammar for models that only continue texts: it takes the place of an instruction.
     """
 
     prompt: PromptMaker
@@ -65,6 +67,7 @@ class Part:
     plain_sampling: Sampling = GREEDY
     start_share: int = 0
     stop: tuple[str, ...] = ()
+    plain_grammar: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +174,7 @@ def _request(part: Part, desk: Desk, n_prompt: int, longest: int, n_nominal: int
         top_p=sampling.top_p,
         seed=sampling.seed + variant if sampling.temperature else 0,
         stop=part.stop,
+        grammar=None if desk.is_chat else part.plain_grammar,
         n_prompt=desk.count(prompt),
     )
 

@@ -140,9 +140,21 @@ def test_model_without_chat_gets_beginnings_of_texts() -> None:
 
 
 def test_workload_that_needs_instructions_is_refused_by_name() -> None:
-    with pytest.raises(InvalidArgumentError, match="drift") as caught:
-        workloads.build_suite("full", only=["drift"], tokenize=plain_tokenize, n_ctx=4096)
+    with pytest.raises(InvalidArgumentError, match="think-long") as caught:
+        workloads.build_suite("full", only=["think-long"], tokenize=plain_tokenize, n_ctx=4096)
     assert caught.value.argument == "workload"
+
+
+def test_text_that_changes_its_kind_is_asked_for_or_shaped_by_a_grammar() -> None:
+    made = [
+        workloads.build_suite("full", only=["drift"], tokenize=tokenize, n_ctx=4096).workloads[0].requests[0]
+        for tokenize in (plain_tokenize, stand_in_tokenize)
+    ]
+    assert "1047\n" in made[0].prompt
+    assert made[0].grammar is not None
+    assert made[0].temperature > 0.0
+    assert "story" in made[1].prompt
+    assert made[1].grammar is None
 
 
 @pytest.mark.parametrize("only", [["no-such"], ["json", "json"]])
