@@ -112,14 +112,10 @@ class AdaptiveWidth:
         k = best_of(rates, 0)
         tokens = expected_tokens(self._carried.rates())[k]
         self._price = Price(tokens, tokens / rates[k])
-        self._open_lookahead()
-        self._ledger = Ledger()
-        self._credits = Credits(prices.draft[MAX_DRAFT])
-
-    def _open_lookahead(self) -> None:
-        prices = self._model.prices
         self._lookahead = Lookahead()
         self._lookahead.refresh_all(self._price.per_us(prices.verify[0]), prices)
+        self._ledger = Ledger()
+        self._credits = Credits(prices.draft[MAX_DRAFT])
 
     def load_costs(self, costs: WidthCosts) -> None:
         """Take measured costs in place of all that is known of costs so far. Call it between requests."""
