@@ -45,4 +45,4 @@ def test_what_is_dear_is_done_at_the_start_and_now_and_then() -> None:
         thrift.spend(1000)
         thrift.earn(20_000, 1)
     assert all(dear[:64])
-    assert sum(dear[64:]) == pytest.approx(192 / 8, abs=1)
+    assert sum(dear[64:]) == pytest.approx(192 / 6, abs=1)
