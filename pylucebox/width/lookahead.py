@@ -98,6 +98,7 @@ class Lookahead:
         self._shares: list[Sequence[Sequence[float]]] = [_PRIOR] * MAX_DRAFT
         self._prices = [(0.0, 0.0, 0.0)] * MAX_DRAFT  # of draft, row and rejection, in tokens
         self._next = MAX_DRAFT - 1
+        self._unblended: list[list[float]] | None = None  # values by mood of the depth that was computed last
 
     def learn(self, chances: Sequence[float], moods: Sequence[int]) -> None:
         """Take the chances of the drafts of a cycle without luck, and the mood that each was made in."""
@@ -136,11 +137,14 @@ class Lookahead:
     def refresh_all(self, price: float, prices: Prices) -> None:
         """Compute all thresholds; see `refresh`."""
         self._next = MAX_DRAFT - 1
-        for _ in range(MAX_DRAFT):
+        self._unblended = None
+        for _ in range(2 * MAX_DRAFT):
             self.refresh(price, prices)
 
     def refresh(self, price: float, prices: Prices) -> None:
-        """Compute the thresholds of one depth, each call the next shallower one and in the end the deepest again.
+        """Compute the thresholds of one depth; every other call the next shallower one, in the end the deepest again.
+
+        The calls between average what going on is worth over the moods that come next: each has half of the work.
 
         Parameters
         ----------
@@ -149,6 +153,9 @@ class Lookahead:
         prices
             Of the parts of a cycle.
         """
+        if self._unblended is not None:
+            self._blend(self._unblended)
+            return
         _, verify, drafts, reject_us = prices
         depth = self._next
         self._next = depth - 1 if depth else MAX_DRAFT - 1
@@ -176,12 +183,17 @@ class Lookahead:
             curve = [sum(map(mul, shares, column)) - draft for column in columns]
             thresholds.append(_crossing(curve))
             values.append([max(0.0, worth) for worth in curve])
+        self.threshold[depth], self._shares[depth], self._unblended = thresholds, all_shares, values
+
+    def _blend(self, values: list[list[float]]) -> None:
+        """Average the values of the depth that was computed last over the moods that come after each bin."""
+        depth = (self._next + 1) % MAX_DRAFT
         by_point = list(zip(*values, strict=True))
         self._value[depth] = [
             [*(sum(map(mul, moods, point)) for point in by_point), 0.0]  # the 0 is beside the last cell, of no weight
             for moods in _AFTER
         ]
-        self.threshold[depth], self._shares[depth] = thresholds, all_shares
+        self._unblended = None
 
 
 def _crossing(curve: Sequence[float]) -> float:
