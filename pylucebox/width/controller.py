@@ -27,6 +27,7 @@ from pylucebox.width.costs import Prices
 from pylucebox.width.exploration import Credits
 from pylucebox.width.ledger import Ledger
 from pylucebox.width.lookahead import Lookahead
+from pylucebox.width.plain_steps import PlainSteps
 from pylucebox.width.policy import MAX_WIDTH, CycleContext, CycleObservation, CyclePlan, WidthCosts
 from pylucebox.width.report import Tally
 from pylucebox.width.sequence import SequenceState
@@ -45,9 +46,6 @@ _CAUTION: Final = 0.6  # plain steps that may still be lost where a chance count
 _LEAST: Final = 0.7  # that is left of a chance, so that a request can get out of where nothing may be lost
 _SPEED_TOKENS: Final = 32  # that a request must have for its speed to count
 _MOST_ANCHORS: Final = 3  # cycles to time one of the first widths on a machine nothing is known of
-_ANCHOR: Final = 400  # passes without two plain steps in a row, after which such are run for their time
-_STREAK: Final = 3  # of which the first has cold caches
-_FIRST_STREAK: Final = 4
 _OUTLIER: Final = 1.5  # times its price, the most a cycle counts as
 
 _VERSION: Final = 2  # of snapshots
@@ -72,8 +70,7 @@ class AdaptiveWidth:
         self._carried = Acceptance()
         self._sequences: dict[int, SequenceState] = {}
         self._speed_seen = 0.0  # tokens per us of earlier requests
-        self._n_since_plain = 0  # passes since a plain step that followed another
-        self._n_anchors = 0  # plain steps to run for their time
+        self._plain_steps = PlainSteps()
         self._start()
 
     # ---- requests
@@ -103,7 +100,7 @@ class AdaptiveWidth:
         self._caution = 1.0  # by which chances are lowered where little may be lost
         self._pass = _Pass()
         self._members: list[int] = []  # of the last pass
-        self._was_plain = False  # whether the last pass drafted nothing
+        self._plain_steps.begin_request()
 
     def _open_accounts(self) -> None:
         """Start what is kept in microseconds."""
@@ -120,8 +117,9 @@ class AdaptiveWidth:
     def load_costs(self, costs: WidthCosts) -> None:
         """Take measured costs in place of all that is known of costs so far. Call it between requests."""
         self._book = CostBook(costs)
-        self._n_anchors = _FIRST_STREAK if costs.source == "sweep" else 0  # in use a step may take another time
         self._start()
+        if costs.source == "sweep":
+            self._plain_steps.ask_for_first(costs.verify_us[0])
 
     def worth_drafting(self, prompt_tokens: int, max_tokens: int) -> str | None:
         """Return None, or why a request of this size should do without MTP."""
@@ -177,7 +175,7 @@ class AdaptiveWidth:
     def _affordable(self, limit: int) -> int:
         """Return the most drafts that the ledger allows."""
         verify, _, draft, reject = self._model.prices
-        room = self._ledger.room_us(verify[0])
+        room = self._ledger.room_us(verify[0]) - self._plain_steps.catch_up_us
         k = limit
         while k and verify[k] + draft[k] + reject - verify[0] > room:
             k -= 1
@@ -215,9 +213,7 @@ class AdaptiveWidth:
             state.reason = "cold start"
             self._pass.measures = True
             return CyclePlan(untimed + 1, untimed)
-        if self._n_since_plain >= _ANCHOR:
-            self._n_since_plain, self._n_anchors = 0, _STREAK
-        if self._n_anchors:
+        if self._plain_steps.asked(self._model.prices.verify[0]):
             state.reason = "anchor"
             return _PLAIN
         return None
@@ -237,7 +233,7 @@ class AdaptiveWidth:
     def _parked(self, state: SequenceState, *, ask: bool) -> CyclePlan:
         """Verify nothing, but draft once where the floor of exploration can pay."""
         prices = self._model.prices
-        may = prices.draft[1] <= self._ledger.room_us(prices.verify[0])
+        may = prices.draft[1] + self._plain_steps.catch_up_us <= self._ledger.room_us(prices.verify[0])
         return CyclePlan(1, 1, ask) if may and self._looks(state, 0) else _PLAIN
 
     def _looks(self, state: SequenceState, depth: int) -> bool:
@@ -403,33 +399,42 @@ class AdaptiveWidth:
     def _close_pass(self, last: CycleObservation) -> None:
         """Account for a cycle once all its sequences have reported."""
         done, self._pass = self._pass, _Pass()
+        catch_up_us = self._plain_steps.catch_up_us if done.n_drafted else 0.0
         self._members = done.members
         took_us = last.draft_us + last.verify_us + last.rollback_us
         n_rows, n_active = max(1, last.n_rows), max(1, last.n_active)
         was_known = self._model.known
         self._thrift.earn(took_us, n_active)
         if was_known and not done.measures:  # finding out what a machine costs is not the text's fault
-            self._account(done, n_rows, n_active, max(1.0, took_us), last.draft_us)
-        # After a wide step the caches are cold, which they are not where nothing is drafted: only a plain step that
-        # follows another tells what decoding without MTP takes.
-        was_plain, self._was_plain = self._was_plain, not done.n_drafted
-        self._n_anchors = max(0, self._n_anchors - self._was_plain)
-        self._n_since_plain = 0 if was_plain and self._was_plain else self._n_since_plain + 1
-        if self._thrift.light or last.shared_prefill:
+            self._account(done, last, max(1.0, took_us), catch_up_us)
+        counts = self._count(done.n_drafted, last)
+        if last.shared_prefill:
             return
-        if n_rows > n_active or was_plain or not self._model.timed(n_rows):
+        if n_rows > n_active or counts or not self._model.timed(n_rows):
             self._model.learn_verify(n_rows, last.verify_us, built=last.graph_built)
+        if self._thrift.light:  # prices of steps are learned all the same: with a wrong one nothing would ever be right
+            return
         if done.n_drafted and not last.draft_graph_built:
-            self._model.learn_draft(done.n_drafted, last.draft_us, done.n_launches)
+            self._model.learn_draft(done.n_drafted, last.draft_us - catch_up_us, done.n_launches)
         if n_rows > n_active and not last.graph_built:
             self._model.learn_rest(done.rejected, last.rollback_us)
         if not was_known and self._model.known:
             self._open_accounts()
 
-    def _account(self, done: _Pass, n_rows: int, n_active: int, took_us: float, draft_us: float) -> None:
+    def _count(self, n_drafted: int, last: CycleObservation) -> bool:
+        """Count a pass; return whether it was a plain step of which the time tells something."""
+        prices = self._model.prices
+        if not n_drafted:
+            return self._plain_steps.plain(prices.verify[0])
+        self._plain_steps.drafted(None if last.draft_graph_built else last.draft_us - prices.draft[n_drafted])
+        return False
+
+    def _account(self, done: _Pass, last: CycleObservation, took_us: float, catch_up_us: float) -> None:
         """Enter the time of a cycle and what it brought."""
+        n_rows, n_active = max(1, last.n_rows), max(1, last.n_active)
         verify, _, draft, reject = self._model.prices
-        price_us = verify[min(n_rows, MAX_WIDTH) - 1] + draft[done.n_drafted] + reject
+        drafts_us = draft[done.n_drafted] + catch_up_us
+        price_us = verify[min(n_rows, MAX_WIDTH) - 1] + drafts_us + reject
         counted_us = min(took_us, _OUTLIER * price_us)
         # Each sequence of a plain pass gets one token for the price of the whole.
         n_each = done.n_tokens / n_active
@@ -437,7 +442,7 @@ class AdaptiveWidth:
         if n_rows > n_active:
             self._ledger.drafted(counted_us, n_each, plain_us)
         else:
-            self._ledger.plain(min(draft_us, _OUTLIER * draft[done.n_drafted]), n_each, plain_us)
+            self._ledger.plain(min(last.draft_us, _OUTLIER * drafts_us), n_each, plain_us)
         self._price.earn(done.n_tokens, counted_us)
         self._credits.earn(counted_us, draft[MAX_DRAFT])
         if n_active == 1:

@@ -27,6 +27,7 @@ _FORGOTTEN: Final = 0.5  # samples, aged, below which a row count is forgotten
 _FIRST_SPREAD: Final = 3.0  # by how much the sample that comes then may differ from the price
 _MOST_SURPRISES: Final = 4  # samples in a row that are off to the same side, after which the mean is given up
 _PLAIN_SAMPLES: Final = 5  # plain steps whose median counts, so that neither a hiccup nor a bad sweep does
+_FASTER: Final = 0.9  # of the known time, below which a plain step tells that it was wrong
 _SWEEP_PLAIN: Final = 2  # of them that a figure from elsewhere counts as
 _HOPE: Final = 0.35  # of the way from the rows below it to its price, such rows are priced
 _MOST_BUILDS: Final = 2  # after so many builds of a row count in a row, building is what it costs
@@ -186,7 +187,9 @@ class CostModel:
             self._prices = None
             return
         if not row and self._count[0]:
-            self._plain = [*self._plain[1 - _PLAIN_SAMPLES :], took_us]
+            # Nothing makes a step faster than it is: much less than was known is believed at once, more is not.
+            known = [took_us] if took_us < _FASTER * self._mean[0] else self._plain[1 - _PLAIN_SAMPLES :]
+            self._plain = [*known, took_us]
             self._mean[0] = sorted(self._plain)[(len(self._plain) - 1) // 2]
             self._outdate()
             return

@@ -38,7 +38,7 @@ def test_the_default_policy_reaches_its_target(result: Result, number: int) -> N
 def test_the_default_policy_keeps_what_it_reached(result: Result) -> None:
     regret, short = result.targets[3:5]
     assert not regret.met, "take the target itself into the test above"
-    assert regret.value <= 0.59
+    assert regret.value <= 0.6
     assert not short.met, "take the target itself into the test above"
     assert short.value >= 0.9
 
