@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -24,6 +25,21 @@ _START_S = 60.0
 
 _REQUEST_S = 60.0
 _TIRED_OF_WAITING_S = 10.0
+
+
+def together(*calls: Callable[[], Any]) -> list[Any]:
+    """Run calls at the same time and return what they returned."""
+    results: list[Any] = [None] * len(calls)
+
+    def run(i: int) -> None:
+        results[i] = calls[i]()
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
 
 
 class ServerDied(AssertionError):  # noqa: N818 - it is what a failed test shows

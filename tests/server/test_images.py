@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from _images import image_part, png, write_mmproj
-from _server import Serve, ServerDied, StartServe
+from _server import Serve, ServerDied, StartServe, together
 
 SMALL = ("--ctx-size", 4096, "--parallel", 4, "--jinja", "--image-max-tokens", 64)
 WIDTHS = (0, 5, 8)
@@ -96,20 +94,6 @@ def test_conversation_goes_on_from_the_cache(plain: Serve, drafting: Serve) -> N
             messages.append({"role": "assistant", "content": reply["choices"][0]["message"]["content"]})
         texts[server] = replies
     assert texts[drafting] == texts[plain]
-
-
-def together(*calls: Callable[[], Any]) -> list[Any]:
-    results: list[Any] = [None] * len(calls)
-
-    def run(i: int) -> None:
-        results[i] = calls[i]()
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(calls))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results
 
 
 def test_pictures_of_one_change_nothing_for_others(plain: Serve, drafting: Serve) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from _server import StartWorker, Worker
+from _server import StartWorker, Worker, together
 
 from pylucebox import Engine
 
@@ -39,21 +37,6 @@ def metric(server: Worker, name: str) -> float:
     with server._open("/metrics") as reply:
         lines = reply.read().decode().splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
-
-
-def together(*calls: Callable[[], Any]) -> list[Any]:
-    """Run calls at the same time and return what they returned."""
-    results: list[Any] = [None] * len(calls)
-
-    def run(i: int) -> None:
-        results[i] = calls[i]()
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(calls))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results
 
 
 # ---- texts -----------------------------------------------------------------------------------------------------------
