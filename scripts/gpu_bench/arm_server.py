@@ -91,11 +91,11 @@ class Server:
         return found
 
     def open_engine(self, *, name: str, device: str, mtp: bool, width: int) -> str:
-        """Open the built-in model; return what is said of its drafts."""
+        """Open the built-in model; return why drafts are made or not, as a code: the text has paths of this machine."""
         options: dict[str, Any] = {} if mtp else {"mtp": "off"}
         engine = pylucebox.Engine.demo(device=device, n_ctx=2048, verify_width=width, **options)
         self.engines[name] = engine
-        return str(engine.spec)
+        return engine.spec.reason_code.value
 
     def generate(self, *, name: str, prompt: str, max_tokens: int, width: int | None) -> dict[str, Any]:
         """Decode greedily; return the tokens, the speed, what became of the drafts and where the time went."""
