@@ -27,6 +27,7 @@ from pylucebox.width.costs import Prices
 from pylucebox.width.exploration import Credits
 from pylucebox.width.ledger import Ledger
 from pylucebox.width.lookahead import Lookahead
+from pylucebox.width.passes import Pass
 from pylucebox.width.plain_steps import PlainSteps
 from pylucebox.width.policy import MAX_WIDTH, CycleContext, CycleObservation, CyclePlan, WidthCosts
 from pylucebox.width.report import Tally
@@ -98,7 +99,7 @@ class AdaptiveWidth:
         self._joint = 0  # drafts that all sequences of a pass verify
         self._joint_looks = False
         self._caution = 1.0  # by which chances are lowered where little may be lost
-        self._pass = _Pass()
+        self._pass = Pass()
         self._members: list[int] = []  # of the last pass
         self._plain_steps.begin_request()
 
@@ -159,7 +160,7 @@ class AdaptiveWidth:
         opens = not self._pass.members or seq in self._pass.members
         if opens:
             if self._pass.members or self._pass.n_observed:  # a pass that was not observed to its end is forgotten
-                self._pass = _Pass()
+                self._pass = Pass()
             self._thrift.next_cycle()
             if not self._thrift.light:
                 self._model = self._book.at(n_active, context.n_past)
@@ -398,7 +399,7 @@ class AdaptiveWidth:
 
     def _close_pass(self, last: CycleObservation) -> None:
         """Account for a cycle once all its sequences have reported."""
-        done, self._pass = self._pass, _Pass()
+        done, self._pass = self._pass, Pass()
         catch_up_us = self._plain_steps.catch_up_us if done.n_drafted else 0.0
         self._members = done.members
         took_us = last.draft_us + last.verify_us + last.rollback_us
@@ -415,7 +416,7 @@ class AdaptiveWidth:
         if self._thrift.light:  # prices of steps are learned all the same: with a wrong one nothing would ever be right
             return
         if done.n_drafted and not last.draft_graph_built:
-            self._model.learn_draft(done.n_drafted, last.draft_us - catch_up_us, done.n_launches)
+            self._model.learn_draft(done.n_drafted, max(1.0, last.draft_us - catch_up_us), done.n_launches)
         if n_rows > n_active and not last.graph_built:
             self._model.learn_rest(done.rejected, last.rollback_us)
         if not was_known and self._model.known:
@@ -429,7 +430,7 @@ class AdaptiveWidth:
         self._plain_steps.drafted(None if last.draft_graph_built else last.draft_us - prices.draft[n_drafted])
         return False
 
-    def _account(self, done: _Pass, last: CycleObservation, took_us: float, catch_up_us: float) -> None:
+    def _account(self, done: Pass, last: CycleObservation, took_us: float, catch_up_us: float) -> None:
         """Enter the time of a cycle and what it brought."""
         n_rows, n_active = max(1, last.n_rows), max(1, last.n_active)
         verify, _, draft, reject = self._model.prices
@@ -493,24 +494,3 @@ class AdaptiveWidth:
             raise InvalidArgumentError(argument="stored", value=stored, allowed=allowed) from error
         self._book, self._calibrator = book, calibrator
         self._start()
-
-
-class _Pass:
-    """A cycle of one or several sequences, as far as they have planned and reported."""
-
-    __slots__ = ("measures", "members", "n_drafted", "n_launches", "n_observed", "n_tokens", "rejected")
-
-    def __init__(self) -> None:
-        self.members: list[int] = []
-        self.n_observed = 0
-        self.n_tokens = 0
-        self.n_drafted = 0
-        self.n_launches = 1  # of drafts, if there are any
-        self.rejected = False
-        self.measures = False  # run for its time alone
-
-    def add(self, observation: CycleObservation, n_tokens: int) -> None:
-        self.n_observed += 1
-        self.n_tokens += n_tokens
-        self.n_drafted = max(self.n_drafted, observation.n_drafted)
-        self.rejected |= observation.n_accepted < observation.n_verified
