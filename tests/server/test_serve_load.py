@@ -247,8 +247,10 @@ class Conversation:
             self.messages = []
 
 
-def converse(server: Serve, n_turns: int, seconds: float = float("inf"), *, n_clients: int = 6) -> list[Conversation]:
-    """Let more clients than there are slots talk for so many turns each, or for so long."""
+def converse(
+    server: Serve, n_turns: int, seconds: float = float("inf"), *, n_clients: int = 6, think_s: float = 0.0
+) -> list[Conversation]:
+    """Let more clients than there are slots talk for so many turns each, or for so long, and think about so long."""
     until = time.monotonic() + seconds
     clients = [Conversation(server, seed) for seed in range(n_clients)]
     failures: list[BaseException] = []
@@ -259,6 +261,8 @@ def converse(server: Serve, n_turns: int, seconds: float = float("inf"), *, n_cl
                 if failures or time.monotonic() > until:
                     return
                 client.turn()
+                if think_s:
+                    time.sleep(client.dice.uniform(0, 2 * think_s))
         except BaseException as error:
             failures.append(error)
 
@@ -286,17 +290,18 @@ def test_conversations_leave_nothing_behind(server: Serve) -> None:
 def test_conversations_for_long_leave_nothing_behind(server: Serve) -> None:
     """Two hours of six people who talk and think come to some minutes without the thinking.
 
-    `SOAK_SECONDS` in the environment says how long it takes.
+    `SOAK_SECONDS` in the environment says how long it takes, `SOAK_THINK_SECONDS` how long each thinks on average.
     """
     seconds = float(os.environ.get("SOAK_SECONDS", "300"))
+    think_s = float(os.environ.get("SOAK_THINK_SECONDS", "0"))
     wanted = server.complete("The sum is", n_predict=64)["tokens"]
-    converse(server, 10**9, seconds / 10)  # buffers grow to their size
+    converse(server, 10**9, seconds / 10, think_s=think_s)  # buffers grow to their size
     held = Held(server)
     memory, descriptors, threads = held.memory_bytes(), held.descriptors(), held.threads()
     seen = []
     n_replies = n_left = n_restarts = 0
     for _ in range(9):
-        for client in converse(server, 10**9, seconds / 10):
+        for client in converse(server, 10**9, seconds / 10, think_s=think_s):
             n_replies, n_left = n_replies + client.n_finished, n_left + client.n_left
             n_restarts += client.n_restarts
         wait_until(lambda: held.descriptors() <= descriptors + 2)
