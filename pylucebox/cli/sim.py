@@ -194,7 +194,7 @@ def _tables(result: Result) -> list[Table]:
     rows += _bound_rows(result)
     meaning = "; ".join(f"{section}: {HEADINGS[section][0].lower()}{HEADINGS[section][1:]}" for section in sections)
     title = f"Speed in units of the best fixed width of each request, geometric means ({meaning}):"
-    return [Table(title, tuple(columns), tuple(rows)), *_by_machine(result)]
+    return [Table(title, tuple(columns), tuple(rows)), *_by_machine(result), *_losses(result)]
 
 
 def _bound_rows(result: Result) -> list[tuple[str, ...]]:
@@ -218,6 +218,19 @@ def _by_machine(result: Result) -> list[Table]:
         means = {} if found is None else found.by_curve
         rows.append((rule.name, *(f"{means[name]:.3f}" if name in means else "-" for name in names)))
     return [Table("The same by machine, whole texts:", ("rule", *names), tuple(rows))]
+
+
+def _losses(result: Result) -> list[Table]:
+    rows = []
+    for rule in result.plan.rules:
+        found = result.of(result.sections[0], rule.name)
+        if found is not None and found.losses is not None:
+            lost = found.losses
+            parts = (lost.unverified, lost.rejected, lost.short, lost.total)
+            rows.append((rule.name, *(f"{part:.3f}" for part in parts)))
+    title = "Time lost against the clairvoyant, in units of its time, whole texts, means:"
+    columns = ("rule", "drafts not verified", "verified, did not hold", "stopped too early", "together")
+    return [Table(title, columns, tuple(rows))] if rows else []
 
 
 def _sentences(result: Result, output: str | None) -> list[str]:

@@ -236,6 +236,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
         "best_us": round(cell.reference.best_us, 1),
         "off_us": round(cell.reference.off_us, 1),
         "clairvoyant_us": cell.reference.clairvoyant_us,
+        "losses": cell.losses,
         "informed_us": cell.reference.informed_us,
         "widths": None if replay is None else replay.widths(),
         "n_cycles": None if replay is None else len(replay.cycles),

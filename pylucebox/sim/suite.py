@@ -12,6 +12,7 @@ from typing import Final
 from pylucebox._errors import InvalidArgumentError
 from pylucebox.sim.bounds import best_fixed, clairvoyant_us, fixed_us, informed_us
 from pylucebox.sim.costs import CostCurve
+from pylucebox.sim.losses import Losses, losses_of, mean_losses
 from pylucebox.sim.machine import ROUGH, Machine, Noise, swept
 from pylucebox.sim.replay import Replay, replay, replay_batch
 from pylucebox.sim.rules import Rule
@@ -102,6 +103,8 @@ class Cell:
         What could have been.
     replay
         What the rule did; None where several requests are summed up.
+    losses
+        Where it lost time against the clairvoyant; None where that is not computed.
     """
 
     section: Section
@@ -112,6 +115,7 @@ class Cell:
     us: float
     reference: Reference
     replay: Replay | None
+    losses: Losses | None = None
 
     @property
     def to_best(self) -> float:
@@ -144,6 +148,8 @@ class Summary:
         Geometric mean of the time in units of the clairvoyant's, less 1; None where there is none.
     best_regret
         The same of the best fixed widths.
+    losses
+        Where the time of `regret` goes, mean over the cells; None where there is none.
     by_curve, by_text
         Geometric means of `mean` for each machine and each text.
     """
@@ -158,6 +164,7 @@ class Summary:
     worst_off_cell: str
     regret: float | None
     best_regret: float | None
+    losses: Losses | None
     by_curve: dict[str, float]
     by_text: dict[str, float]
 
@@ -247,16 +254,33 @@ def _fresh(section: Section, plan: Plan, rule: Rule, curve: CostCurve, reference
             machine = Machine(curve.costs, plan.noise, noise_seed)
             policy = rule.make(swept(curve.costs, plan.noise, noise_seed), machine)
             done = replay(trace, policy, machine)
-            yield Cell(
-                section=section,
-                rule=rule.name,
-                curve=curve.name,
-                text=trace.name,
-                seed=seed,
-                us=done.decode_us,
-                reference=references.of(trace),
-                replay=done,
-            )
+            yield _alone(done, section=section, rule=rule, curve=curve, trace=trace, seed=seed, references=references)
+
+
+def _alone(
+    done: Replay,
+    *,
+    section: Section,
+    rule: Rule,
+    curve: CostCurve,
+    trace: Trace,
+    seed: int,
+    references: _References,
+) -> Cell:
+    """Return the cell of a request that had the machine to itself."""
+    reference = references.of(trace)
+    least_us = reference.clairvoyant_us
+    return Cell(
+        section=section,
+        rule=rule.name,
+        curve=curve.name,
+        text=trace.name,
+        seed=seed,
+        us=done.decode_us,
+        reference=reference,
+        replay=done,
+        losses=losses_of(done, curve.costs, least_us) if least_us else None,
+    )
 
 
 def _sequence(plan: Plan, rule: Rule, curve: CostCurve, references: _References) -> Iterable[Cell]:
@@ -268,15 +292,8 @@ def _sequence(plan: Plan, rule: Rule, curve: CostCurve, references: _References)
         traces = sorted(plan.traces, key=lambda trace: (order.random(), trace.name))
         for trace in (trace.cut(_SEQUENCE_TOKENS) for trace in traces):
             done = replay(trace, policy, machine)
-            yield Cell(
-                section="sequence",
-                rule=rule.name,
-                curve=curve.name,
-                text=trace.name,
-                seed=seed,
-                us=done.decode_us,
-                reference=references.of(trace),
-                replay=done,
+            yield _alone(
+                done, section="sequence", rule=rule, curve=curve, trace=trace, seed=seed, references=references
             )
 
 
@@ -358,6 +375,7 @@ def _summary(section: Section, rule: str, cells: Sequence[Cell]) -> Summary:
         worst_off_cell=f"{worst_off.text} on {worst_off.curve}",
         regret=geometric_mean(us / bound for us, _, bound in bounds) - 1.0 if bounds else None,
         best_regret=geometric_mean(best_us / bound for _, best_us, bound in bounds) - 1.0 if bounds else None,
+        losses=mean_losses([cell.losses for cell in cells if cell.losses is not None]),
         by_curve=_means_by(cells, lambda cell: cell.curve),
         by_text=_means_by(cells, lambda cell: cell.text),
     )
