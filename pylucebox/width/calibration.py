@@ -27,7 +27,7 @@ _KEPT: Final = 0.995  # of the curvature, per label
 _LIMIT: Final = 6.9  # log-odds of 0.999
 _RECENT: Final = 0.1  # weight of a label in the recent acceptance
 _SCORE_KEPT: Final = 127 / 128
-_DOUBT: Final = 4.0  # labels with the score of the counts that the calibrator starts with
+_DOUBT: Final = 0.8  # squared error by which the chances may be behind: the first labels of a text are often odd ones
 
 
 def log_odds(probability: float) -> float:
@@ -140,7 +140,7 @@ class Calibrator:
     @property
     def better(self) -> bool:
         """Whether the chances beat counting, by Brier score over about the last 128 labels."""
-        return self._score <= self._counts_score + 0.02 * _DOUBT
+        return self._score <= self._counts_score + _DOUBT
 
     @property
     def brier(self) -> tuple[float, float] | tuple[None, None]:
