@@ -76,6 +76,13 @@ def test_probabilities_that_tell_are_trusted() -> None:
     assert chances < counts
 
 
+def test_a_text_that_begins_oddly_is_not_left_to_counting() -> None:
+    calibrator = Calibrator()
+    for p, held in ((0.82, False), (0.84, False), (0.3, True)):  # where counting says three in four
+        calibrator.learn(0, signs(p), held, 0.75)
+    assert calibrator.better
+
+
 def test_more_probable_never_counts_as_less_likely() -> None:
     calibrator, rng = Calibrator(), random.Random(3)
     for _ in range(500):  # the opposite of what probabilities should say
