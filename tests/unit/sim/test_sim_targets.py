@@ -34,8 +34,8 @@ def test_the_default_policy_reaches_its_target(result: Result, number: int) -> N
 
 # A policy that knew the probabilities before it drafts, the costs, and the best price of time would leave 0.50 of the
 # best fixed width's regret, and reach 0.92 in its worst short request: the row "informed" of the table. These two
-# targets (0.5 and 0.97) are not reached (0.59 and 0.91), and `scripts/sim_limits.py` and docs/sim.md say why no rule can
-# be expected to. What has been reached must not be lost.
+# targets (0.5 and 0.97) are not reached (0.59 and 0.91). `scripts/sim_limits.py` and docs/sim.md say why no rule can be
+# expected to reach them. What has been reached must not be lost.
 def test_the_default_policy_keeps_what_it_reached(result: Result) -> None:
     regret, short = result.targets[3:5]
     assert not regret.met, "take the target itself into the test above"
