@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Measure the draft phase of a model with the real widths: one launch and rows of the LM head, against upstream's way.
 
-The model is random and has the widths of Qwen3.8-Flash-Next: 2560 in 4 streams, 248,320 tokens, 10 of the experts a
-token, 4 blocks and the MTP block. It is made by repeating the weights of a narrower one, which costs the same to read
-and to multiply. A draft reads 10 experts whatever their number is, so that number is what memory allows.
+The model is random and has the widths of Qwen3.8-Flash-Next, 4 blocks and the MTP block (``real_widths.py``). A draft
+reads 10 experts whatever their number is, so that number is what memory allows. Each of the five processes has its own
+copy of the repacked weights: 2 GiB each with 64 experts of q4_K, and a run of the defaults takes about five minutes.
 
 Processes keep the model open and take turns, each round in another order, from the same state: drafts in one launch
 from 64,000 rows (``chain``); the same again, which says what noise is; in one launch from the whole head (``whole
@@ -22,78 +22,22 @@ import random
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
 from measuring_process import MeasuringProcess, package_env
+from real_widths import write_model
 from verify_costs import Ratio, copy_package, ratio
 
 from pylucebox._draft_vocab import choose_draft_ids
-from pylucebox._gguf import GgufModel, TensorInfo, read_model
-from pylucebox._gguf_write import MetaPair, TensorPlan, write_gguf
+from pylucebox._gguf import read_model
 from pylucebox.cli._table import Table, print_table
-from pylucebox.testing import REAL_WIDTHS, write_tiny_model
-from pylucebox.testing._metadata import make_metadata
-from pylucebox.testing._vocab import byte_vocabulary
 
 N_DRAFTS = (1, 3, 7)
 N_PROMPT = 256
-N_VOCAB = 248_320
 N_DRAFT_VOCAB = 64_000
-
-# What is written first, and then repeated: experts, and tokens.
-N_EXPERT_WRITTEN, VOCAB_WRITTEN = 16, 4096
-
-# ---- the model
-
-
-def write_model(path: Path, weight_type: str, n_expert: int) -> Path:
-    """Write the model, piece by piece, in place of a file that is there."""
-    spec = replace(REAL_WIDTHS, kind="random", weight_type=weight_type, n_expert=n_expert)
-    metadata = make_metadata(spec, byte_vocabulary(N_VOCAB), has_trunk=True, has_draft_block=True)
-    narrow = replace(spec, n_expert=N_EXPERT_WRITTEN, vocab_multiple=VOCAB_WRITTEN)
-    source = read_model(write_tiny_model(path.with_suffix(".part.gguf"), narrow, extra_metadata=metadata).model)
-    pairs = [MetaPair(key, source.head.read_bytes(*span)) for key, span in source.head.value_spans.items()]
-    plans = [repeated(source, tensor, n_expert) for tensor in source.tensors.values()]
-    write_gguf(path, pairs, plans, source="", overwrite=True)
-    source.path.unlink()
-    return path
-
-
-def repeated(source: GgufModel, tensor: TensorInfo, n_expert: int) -> TensorPlan:
-    """Return a tensor with the rows or the experts of the narrower model over and over."""
-    shape = list(tensor.shape)
-    if tensor.name in ("token_embd.weight", "output.weight"):
-        shape[1] = N_VOCAB
-    elif "_exps." in tensor.name:
-        shape[2] = n_expert
-    elif "ffn_gate_inp." in tensor.name:
-        rows = np.random.default_rng(0).standard_normal((n_expert, shape[0]), np.float32) / shape[0] ** 0.5
-        shape[1] = n_expert
-        return plan(tensor, shape, rows.tobytes)  # a token picks its experts among all of them
-    return plan(tensor, shape, lambda: source.read_tensor(tensor.name))
-
-
-def plan(tensor: TensorInfo, shape: Sequence[int], read: Callable[[], bytes]) -> TensorPlan:
-    """Return what to write: the rows that `read` gives, from the beginning again where there are too few."""
-    held: list[bytes] = []
-
-    def read_rows(first: int, count: int) -> bytes:
-        data = held[0] if held else read()
-        held[:] = [data]
-        n = len(data) // made.row_bytes
-        begin, end = first % n, first % n + count
-        found = (data * -(-end // n))[begin * made.row_bytes : end * made.row_bytes]
-        if first + count == made.n_rows:
-            held.clear()
-        return found
-
-    made = TensorPlan(name=tensor.name, shape=tuple(shape), type_name=tensor.type_name, read_rows=read_rows)
-    return made
-
 
 # ---- one arm, in a process of its own
 
@@ -231,7 +175,7 @@ def main() -> None:
         root = Path(folder)
         model = args.model or root / "model.gguf"
         if not model.is_file():
-            write_model(model, args.type, args.experts)
+            write_model(model, weight_type=args.type, n_expert=args.experts)
         roots = dict.fromkeys(ways, copy_package(root / "ours", None))
         if args.stock is not None:
             ways["stock"], roots["stock"] = ways["steps"], copy_package(root / "stock", args.stock)

@@ -7,14 +7,12 @@ Each round takes them in another order. Printed is the speed of MTP off that is 
 bootstrap intervals.
 
     python scripts/prefill_costs.py [--prompts 512,2048] [--rounds 15] [--json FILE]
-    python scripts/prefill_costs.py --real-widths [--layers 4] [--experts 32] [--vocab 248320] [--type q4_K]
+    python scripts/prefill_costs.py --real-widths [--layers 4] [--experts 32] [--type q4_K] [--prompts 256] [--rounds 9]
 
 ``--real-widths`` writes a random model with the widths of Qwen3.8-Flash-Next but few layers and, for want of memory,
-few experts, of which as many are used. The fewer the layers, the larger is the block's share: a token of a prompt takes
-about 470 million multiplications in four layers and 5,960 million in all 48. In the trunk's graph the block adds 124
-million: 62 for the experts of the last layer, which without MTP only the last token needs, 52 for the projection of the
-four streams, and 10 for the mix, K and V. At best that leaves 0.79 of the speed in four layers, and 0.98 in 48. Passes
-of the block's own add 234 million and leave 0.67 and 0.96.
+few experts, of which as many are used (``real_widths.py``): 4 GiB, about four minutes. The fewer the layers,
+the larger is the block's share, and no program can change that: docs/prefill.md counts what is computed. At best 0.79
+of the speed is left in four layers, and 0.98 in all 48; with passes of the block's own 0.67 and 0.96.
 """
 
 from __future__ import annotations
@@ -28,23 +26,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from real_widths import write_model
 
 import pylucebox
 from pylucebox._model import Model, ModelOptions
 from pylucebox._native_session import NativeSession, SessionOptions
 from pylucebox._sampling import SamplingParams
 from pylucebox.cli._table import Table, print_table
-from pylucebox.testing import REAL_WIDTHS, write_tiny_model
 
 FOLDER = Path(pylucebox.__file__).parent / "demo_model"
 TEXT = "The table lists the values one to twelve: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12.\n"
 OFF, AGAIN, IN_TRUNK, OWN_PASS = ARMS = ("MTP off", "MTP off again", "in the trunk's graph", "own passes")
 N_BOOTSTRAP = 2000
-REAL_N_VOCAB = 248_320
 GREEDY = SamplingParams(temperature=0, seed=0, ignore_eos=True)
 
 
@@ -56,16 +53,7 @@ def open_model(args: argparse.Namespace) -> Iterator[Model]:
         return
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         print("writing the model ...", file=sys.stderr)
-        spec = replace(
-            REAL_WIDTHS,
-            kind="agree",
-            weight_type=args.type,
-            n_layer=args.layers,
-            n_expert=args.experts,
-            vocab_multiple=args.vocab,
-            n_ctx_train=8192,
-        )
-        path = write_tiny_model(Path(folder) / "m.gguf", spec).model
+        path = write_model(Path(folder) / "m.gguf", weight_type=args.type, n_expert=args.experts, n_layer=args.layers)
         model = Model(ModelOptions(path=path, mtp_in_file=True))
         yield model
         model.close()
@@ -152,16 +140,17 @@ def main() -> None:
     parser.add_argument("--mtp", type=Path, default=FOLDER / "MTP" / "mtp-tiny-qwen4exp-Q8_0.gguf")
     parser.add_argument("--real-widths", action="store_true", help="write and measure a random model instead")
     parser.add_argument("--layers", type=int, default=4, help="layers of that model (default 4; the real has 48)")
-    parser.add_argument("--vocab", type=int, default=REAL_N_VOCAB, help=f"its vocabulary (default {REAL_N_VOCAB})")
     parser.add_argument("--experts", type=int, default=32, help="experts of that model (default 32; the real has 512)")
     parser.add_argument("--type", default="q4_K", help="weight type of that model (default q4_K)")
     parser.add_argument("--folder", type=Path, help="where that model is written (default: the temporary folder)")
-    parser.add_argument("--prompts", default="512,2048", help="tokens, comma-separated (default 512,2048)")
+    parser.add_argument("--prompts", help="tokens, comma-separated (default 512,2048; 256 with --real-widths)")
     parser.add_argument("--ubatch", type=int, default=512, help="prompt tokens computed at once (default 512)")
     parser.add_argument("--threads", type=int, default=1, help="threads (default 1)")
-    parser.add_argument("--rounds", type=int, default=15, help="turns of every way (default 15)")
+    parser.add_argument("--rounds", type=int, help="turns of every way (default 15; 9 with --real-widths)")
     parser.add_argument("--json", type=Path, help="write the figures to this file too")
     args = parser.parse_args()
+    args.prompts = args.prompts or ("256" if args.real_widths else "512,2048")
+    args.rounds = args.rounds or (9 if args.real_widths else 15)
 
     rows: list[Row] = []
     with open_model(args) as model:

@@ -16,6 +16,7 @@
 #include "llama-memory-recurrent.h"
 #include "llama-model.h"
 #include "models/models.h"
+#include "mtp_pairs.h"
 
 #include <algorithm>
 #include <new>
@@ -65,20 +66,6 @@ namespace lucebox {
 
 namespace {
 
-// What the ubatch at hand means for the block.
-struct pairs_of_ubatch {
-    std::vector<int32_t> members;        // its sequences that are written for, as numbers within the ubatch
-    uint32_t             n_seqs   = 0;   // all of its sequences
-    uint32_t             n_tokens = 0;   // of each sequence
-    bool                 starts   = false; // they begin with it, so their first token completes no pair
-    bool                 deferred = false; // only the states are kept
-    std::vector<int32_t> carried;        // slots of the states before the first token of each member, if there are any
-    std::vector<int64_t> kept;           // slots that the last states of each member go to
-
-    uint32_t n_pairs_each() const { return deferred ? 0 : n_tokens - (starts ? 1 : 0); }
-    uint32_t n_pairs() const { return n_pairs_each() * (uint32_t) members.size(); }
-};
-
 class writer final : public mtp_writer {
   public:
     writer(llama_context & trunk, llama_context & mtp, llama_memory_hybrid_idx & memory);
@@ -105,7 +92,6 @@ class writer final : public mtp_writer {
     void    forget_states(llama_seq_id seq);
     bool    find_pairs(const llama_ubatch & ubatch);
     bool    find_cells(const llama_ubatch & ubatch);
-    void    take_tokens(const llama_ubatch & ubatch);
     int32_t slot_of(llama_seq_id seq, llama_pos pos) const { return seq * n_slots + pos % n_slots; }
 
     llama_context &           trunk;
@@ -124,7 +110,7 @@ class writer final : public mtp_writer {
     bool                   measured = false; // the graph was reserved with the part that writes
 
     pairs_of_ubatch                                  pairs;
-    std::vector<std::pair<llama_seq_id, llama_pos>>  firsts; // position of the first token of each member
+    first_tokens                                     firsts;
     llama_memory_context_ptr                         cells;
     llm_graph_params                                 params; // as the block's own context would have them
     ggml_tensor *                                    tokens = nullptr; // of the pairs, in the graph that is being built
@@ -324,7 +310,7 @@ bool writer::find_cells(const llama_ubatch & ubatch) {
             return false;
         }
     }
-    take_tokens(ubatch);
+    params.ubatch = ubatch_of_pairs(pairs, firsts, ubatch);
     const std::vector<llama_ubatch> ubatches{ params.ubatch };
     if (!memory.get_mem_recr()->prepare(ubatches)) {
         LLAMA_LOG_ERROR("%s: the block's memory has no place for %u sequences\n", __func__, params.ubatch.n_seqs);
@@ -339,52 +325,6 @@ bool writer::find_cells(const llama_ubatch & ubatch) {
         &memory, places, memory.get_mem_idx() ? places : llama_kv_cache::slot_info_vec_t(), ubatches);
     params.mctx = cells.get();
     return cells->apply();
-}
-
-// The ubatch that the block's own context would be given.
-void writer::take_tokens(const llama_ubatch & ubatch) {
-    const uint32_t n      = pairs.n_pairs();
-    const uint32_t n_each = pairs.n_pairs_each();
-    auto           data   = std::make_shared<llama_ubatch::data_t>();
-    data->token.resize(n);
-    data->pos.resize((size_t) n * ubatch.n_pos);
-    data->n_seq_id.assign(n, 1);
-    data->seq_id.resize(n);
-    data->seq_id_data.resize(n);
-    data->seq_idx.assign(LLAMA_MAX_SEQ, -1);
-    data->output.assign(n, 0);
-    for (uint32_t m = 0; m < firsts.size(); ++m) {
-        const auto [seq, first] = firsts[m];
-        data->seq_idx[(size_t) seq] = (int32_t) data->seq_id_unq.size();
-        data->seq_id_unq.push_back(seq);
-        for (uint32_t i = 0; i < n_each; ++i) {
-            const uint32_t to   = m * n_each + i;
-            const uint32_t skip = pairs.n_tokens - n_each;
-            data->token[to]       = ubatch.token[(uint32_t) pairs.members[m] * pairs.n_tokens + skip + i];
-            data->seq_id_data[to] = seq;
-            data->seq_id[to]      = &data->seq_id_data[to];
-            for (uint32_t j = 0; j < ubatch.n_pos; ++j) {
-                // the last section is 0 for text, as llama_batch_allocr fills it in
-                data->pos[(size_t) j * n + to] = j < 3 ? first + (llama_pos) (skip + i) - 1 : 0;
-            }
-        }
-    }
-    llama_ubatch & u = params.ubatch;
-    u                = {};
-    u.b_equal_seqs   = true;
-    u.n_tokens       = n;
-    u.n_seq_tokens   = n_each;
-    u.n_seqs         = (uint32_t) firsts.size();
-    u.n_seqs_unq     = u.n_seqs;
-    u.n_pos          = ubatch.n_pos;
-    u.token          = data->token.data();
-    u.pos            = data->pos.data();
-    u.n_seq_id       = data->n_seq_id.data();
-    u.seq_id         = data->seq_id.data();
-    u.seq_id_unq     = data->seq_id_unq.data();
-    u.seq_idx        = data->seq_idx.data();
-    u.output         = data->output.data();
-    u.data           = std::move(data);
 }
 
 void writer::end(bool computed) {
