@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import http.client
 import json
 import os
@@ -138,7 +137,7 @@ class Believing(AdaptiveWidth):
         """Learn from a pass with other times."""
         verify_us = int(VERIFY_US[min(observation.n_rows, 8) - 1])
         draft_us = int(DRAFT_US[observation.n_drafted - 1]) if observation.n_drafted else 0
-        super().observe(seq, dataclasses.replace(observation, verify_us=verify_us, draft_us=draft_us))
+        super().observe(seq, observation._replace(verify_us=verify_us, draft_us=draft_us))
 
 
 def serve_believing(arguments: list[str]) -> int:

@@ -21,6 +21,8 @@ constexpr size_t  MAX_QUEUE = 256;                          // events that a pol
 constexpr int64_t GIVE_UP   = 20;                           // limits without an answer before the policy is given up
 constexpr int64_t MIN_WAIT_US = 100;                        // shorter waits take longer than they say
 constexpr int64_t MAX_WAIT_US = 2000;                       // however long a pass is
+constexpr int64_t WAIT_SHARE  = 50;                         // of a pass is waited for its plan
+constexpr int64_t MOST_HELD   = 8;                          // reports that are kept back until a further one
 constexpr auto    CLOSING   = std::chrono::milliseconds(500);
 
 const char * const ACTIVE        = "active";
@@ -140,9 +142,6 @@ bool mailbox::post(lucebox_server_event & event) {
     if (!asks_policy() || queue.size() >= MAX_QUEUE) {
         return false; // one that hangs is not told everything
     }
-    if (done == ticket) {
-        answered_at = clock::now();
-    }
     event.ticket = ++ticket;
     queue.push_back(event);
     return true;
@@ -150,12 +149,16 @@ bool mailbox::post(lucebox_server_event & event) {
 
 // With the lock given back first, so that the thread that wakes does not run into it.
 void mailbox::wake_policy(std::unique_lock<std::mutex> & lock) {
+    if (done >= told) {
+        answered_at = clock::now();
+    }
+    told = ticket;
     lock.unlock();
     posted.notify_one();
 }
 
 bool mailbox::is_late() {
-    const int64_t silent_us = done == ticket ? 0 : std::chrono::duration_cast<std::chrono::microseconds>(clock::now() - answered_at).count();
+    const int64_t silent_us = done >= told ? 0 : std::chrono::duration_cast<std::chrono::microseconds>(clock::now() - answered_at).count();
     const bool    late      = silent_us > limit_us;
     n_late += late && !was_late;
     was_late = late;
@@ -236,7 +239,7 @@ void mailbox::plan(server_draft_pass & pass) {
     }
 
     const bool policy = asks_policy() && !is_late();
-    wait_left_us = std::max(min_wait_us, std::min(pass_us / 50, MAX_WAIT_US));
+    wait_left_us = std::max(min_wait_us, std::min(pass_us / WAIT_SHARE, MAX_WAIT_US));
     const auto is_known = [&] {
         return std::all_of(pass.cycles.begin(), pass.cycles.end(), [&](const auto & cycle) {
             const auto & slot = slots.at(cycle.id_slot);
@@ -245,7 +248,7 @@ void mailbox::plan(server_draft_pass & pass) {
     };
     if (policy && !is_known()) {
         // the last plan will do, so that where passes are short nobody waits
-        const int64_t wait_us = std::min(pass_us / 50, MAX_WAIT_US);
+        const int64_t wait_us = std::min(pass_us / WAIT_SHARE, MAX_WAIT_US);
         if (wait_us < MIN_WAIT_US || !answered.wait_for(lock, std::chrono::microseconds(wait_us), is_known)) {
             n_old++;
         }
@@ -382,8 +385,22 @@ void mailbox::report(const server_draft_pass & pass) {
         for (int32_t i = 0; i < event.n_slots; ++i) {
             slots[event.slots[i].slot].posted = event.ticket;
         }
-        wake_policy(lock);
+        if (!may_hold(pass)) {
+            wake_policy(lock);
+        }
     }
+}
+
+// Nothing was drafted nor is to be, and the next pass would not wait for an answer.
+bool mailbox::may_hold(const server_draft_pass & pass) const {
+    if (ticket - told >= MOST_HELD || pass_us / WAIT_SHARE >= MIN_WAIT_US) {
+        return false;
+    }
+    return std::all_of(pass.cycles.begin(), pass.cycles.end(), [this](const auto & cycle) {
+        const auto & slot = slots.at(cycle.id_slot);
+        const bool   goes_on = cycle.n_left < 0 || cycle.n_left > (int32_t) cycle.tokens.size();
+        return goes_on && cycle.drafts.empty() && slot.next_width == 1 && slot.next_n_draft == 0;
+    });
 }
 
 // ---- any thread ----------------------------------------------------------------------------------------------------

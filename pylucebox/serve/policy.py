@@ -155,7 +155,6 @@ class PolicyHost:
                 0,  # rolling back is part of the next pass
                 n_rows,
                 bool(graph_built),
-                width - 1,
                 fields[_DRAFTS : _DRAFTS + n_drafted],
                 fields[_TOKENS : _TOKENS + n_tokens],
                 n_active,

@@ -22,9 +22,10 @@ from pylucebox.width.acceptance import Acceptance, expected_tokens
 from pylucebox.width.book import CostBook
 from pylucebox.width.breakeven import tokens_to_earn_back
 from pylucebox.width.calibration import Calibrator
-from pylucebox.width.choice import Price, best_of, joint_rates, rates_of, worth_knowing
+from pylucebox.width.choice import Price, best_of, rates_of, worth_knowing
 from pylucebox.width.costs import Prices
 from pylucebox.width.exploration import Credits
+from pylucebox.width.joint import JointChoice
 from pylucebox.width.ledger import Ledger
 from pylucebox.width.lookahead import Lookahead
 from pylucebox.width.passes import Pass
@@ -96,8 +97,7 @@ class AdaptiveWidth:
         self._uses_probs = True
         self._tokens = 0
         self._took_us = 0.0
-        self._joint = 0  # drafts that all sequences of a pass verify
-        self._joint_looks = False
+        self._joint = JointChoice()
         self._caution = 1.0  # by which chances are lowered where little may be lost
         self._pass = Pass()
         self._members: list[int] = []  # of the last pass
@@ -256,19 +256,20 @@ class AdaptiveWidth:
 
     def _plan_joint(self, state: SequenceState, n_active: int, max_width: int, *, opens: bool) -> CyclePlan:
         """Return the share of a sequence in a pass of several, which all verify the same width."""
-        if opens and not self._thrift.light:
-            texts = [self._sequences[seq] for seq in self._members if seq in self._sequences] or [state]
+        joint = self._joint
+        if opens:
             prices = self._model.prices
-            widest = min(max_width, MAX_WIDTH // n_active)
-            known = [(text.acceptance.rates(), text.limit) for text in texts]
-            room_us = self._ledger.room_us(prices.verify[min(n_active, MAX_WIDTH) - 1])
-            rates = joint_rates(known, n_active, widest, prices, room_us)
-            k = self._joint = best_of(rates, self._joint)
-            # One more step of the common chain, paid once, shows a draft of each sequence.
-            price_us = prices.draft[min(k + 1, MAX_DRAFT)] - prices.draft[k]
-            self._joint_looks = k + 1 < widest and self._credits.pay_floor(price_us)
-        k = min(self._joint, state.limit)
-        return CyclePlan(k + 1, min(k + self._joint_looks, state.limit))
+            room_us = self._ledger.room_us(prices.verify[min(n_active, MAX_WIDTH) - 1]) - self._plain_steps.catch_up_us
+            if self._thrift.light:
+                joint.stay(n_active, prices, room_us)
+            elif self._plain_steps.asked(prices.verify[0]):
+                joint.rest()
+            else:
+                texts = [self._sequences[seq] for seq in self._members if seq in self._sequences] or [state]
+                known = [(text.acceptance.rates(), text.limit) for text in texts]
+                joint.choose(known, n_active, min(max_width, MAX_WIDTH // n_active), prices, room_us, self._credits)
+        k = joint.k if joint.k < state.limit else state.limit
+        return CyclePlan(k + 1, k + 1 if joint.looks and k < state.limit else k)
 
     # ---- looking at drafts
 
@@ -366,12 +367,15 @@ class AdaptiveWidth:
         n_tokens = len(observation.tokens) or observation.n_accepted + 1
         self._tally.add(observation, n_tokens, state.reason)
         self._pass.add(observation, n_tokens)
-        if self._pass.n_observed >= max(1, observation.n_active):
+        if self._pass.n_observed >= observation.n_active:
             self._close_pass(observation)
-        if self._thrift.light:
-            state.shadows.clear()
+        if observation.n_drafted or state.shadows:
+            if self._thrift.light:
+                state.shadows.clear()
+            else:
+                self._learn_text(state, observation)
         else:
-            self._learn_text(state, observation)
+            state.hopes = False
         state.take(observation.tokens)
         self._thrift.spend(self._clock() - began)
 
@@ -405,7 +409,7 @@ class AdaptiveWidth:
         took_us = last.draft_us + last.verify_us + last.rollback_us
         n_rows, n_active = max(1, last.n_rows), max(1, last.n_active)
         was_known = self._model.known
-        self._thrift.earn(took_us, n_active)
+        self._thrift.earn(took_us)
         if was_known and not done.measures:  # finding out what a machine costs is not the text's fault
             self._account(done, last, max(1.0, took_us), catch_up_us)
         counts = self._count(done.n_drafted, last)
@@ -413,10 +417,10 @@ class AdaptiveWidth:
             return
         if n_rows > n_active or counts or not self._model.timed(n_rows):
             self._model.learn_verify(n_rows, last.verify_us, built=last.graph_built)
-        if self._thrift.light:  # prices of steps are learned all the same: with a wrong one nothing would ever be right
-            return
         if done.n_drafted and not last.draft_graph_built:
             self._model.learn_draft(done.n_drafted, max(1.0, last.draft_us - catch_up_us), done.n_launches)
+        if self._thrift.light:  # prices are learned all the same: with a wrong one nothing would ever be right
+            return
         if n_rows > n_active and not last.graph_built:
             self._model.learn_rest(done.rejected, last.rollback_us)
         if not was_known and self._model.known:

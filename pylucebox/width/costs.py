@@ -31,6 +31,7 @@ _FASTER: Final = 0.9  # of the known time, below which a plain step tells that i
 _SWEEP_PLAIN: Final = 2  # of them that a figure from elsewhere counts as
 _HOPE: Final = 0.35  # of the way from the rows below it to its price, such rows are priced
 _MOST_BUILDS: Final = 2  # after so many builds of a row count in a row, building is what it costs
+_HEARSAY: Final = 1.0  # samples that the price of a draft counts as which was measured under other circumstances
 _CHANCE: Final = 0.15  # of a draft's time, by which it may seem to cost more than another
 
 
@@ -220,7 +221,8 @@ class CostModel:
         took_us = max(took_us - (n_launches - 1) * self.launch_us, took_us / n_launches)
         sample = took_us / (self._draft_shape[n_drafts - 1] * self._factor)
         if self._draft_count:
-            sample = min(_SPREAD, max(1 / _SPREAD, sample / self._draft_scale)) * self._draft_scale
+            spread = _SPREAD if self._draft_count > _HEARSAY else _FIRST_SPREAD
+            sample = min(spread, max(1 / spread, sample / self._draft_scale)) * self._draft_scale
         count = self._draft_count = min(self._draft_count + 1.0, _MOST_SAMPLES)
         self._draft_scale += (sample - self._draft_scale) / count
 
@@ -260,7 +262,7 @@ class CostModel:
             other._count = [_SWEEP_SAMPLES if n else 0.0 for n in self._count]
         if self._draft_count:
             other._draft_scale = self._draft_scale * self._factor
-            other._draft_count = _SWEEP_SAMPLES
+            other._draft_count = _HEARSAY  # chains of several sequences may cost as one does, or each its own
         other._plain = [other._mean[0]] * _SWEEP_PLAIN if other._count[0] else []
         other._reject_us = self.prices.reject
         other._reject_count = min(self._reject_count, _SWEEP_SAMPLES)

@@ -73,8 +73,9 @@ class SequenceState:
     def plan(self, n_past: int, limit: int) -> None:
         """Start a cycle."""
         self.n_past, self.limit = n_past, limit
-        self.signs, self.chances, self.usual, self.moods, self.reach = [], [], [], [], 1.0
         self.stop, self.reason = 0, "price"
+        if self.moods:  # drafts were looked at
+            self.signs, self.chances, self.usual, self.moods, self.reach = [], [], [], [], 1.0
 
     def open_chain(self) -> int:
         """Begin a chain of drafts; return the mood that its first draft will be made in."""

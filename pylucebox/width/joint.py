@@ -1,0 +1,72 @@
+"""How many drafts all sequences of a pass verify: with equally many the model runs once for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pylucebox._stats import MAX_DRAFT
+from pylucebox.width.choice import best_of, joint_rates
+from pylucebox.width.costs import Prices
+from pylucebox.width.exploration import Credits
+from pylucebox.width.policy import MAX_WIDTH
+
+__all__ = ["JointChoice"]
+
+
+class JointChoice:
+    """The present choice for a number of sequences that run together.
+
+    Attributes
+    ----------
+    k
+        Drafts that each verifies.
+    looks
+        Whether each makes one more, to see whether it would hold.
+    """
+
+    def __init__(self) -> None:
+        self.k = 0
+        self.looks = False
+
+    def choose(
+        self,
+        texts: Sequence[tuple[list[float], int]],
+        n_active: int,
+        widest: int,
+        prices: Prices,
+        room_us: float,
+        credits: Credits,
+    ) -> None:
+        """Choose anew.
+
+        Parameters
+        ----------
+        texts
+            Acceptance and most drafts of each sequence that is known.
+        n_active
+            Sequences of the pass.
+        widest
+            Rows that each may have.
+        prices
+            Of the parts of a pass of so many sequences.
+        room_us
+            What the pass may take longer than a plain one.
+        credits
+            What looks are paid from.
+        """
+        self.k = best_of(joint_rates(texts, n_active, widest, prices, room_us), self.k)
+        # One more step of the common chain, paid once, shows a draft of each sequence.
+        price_us = prices.draft[min(self.k + 1, MAX_DRAFT)] - prices.draft[self.k]
+        self.looks = self.k + 1 < widest and price_us <= room_us and credits.pay_floor(price_us)
+
+    def stay(self, n_active: int, prices: Prices, room_us: float) -> None:
+        """Keep the choice, unless more could be lost by it than may be."""
+        self.looks = False
+        _, verify, draft, reject = prices
+        n_rows = min(MAX_WIDTH, n_active * (self.k + 1))
+        if self.k and verify[n_rows - 1] + draft[self.k] + reject - verify[min(n_active, MAX_WIDTH) - 1] > room_us:
+            self.k = 0
+
+    def rest(self) -> None:
+        """Draft nothing for now."""
+        self.k, self.looks = 0, False
