@@ -12,7 +12,6 @@ given up, so that no verdict is final. Nothing unfavourable is kept from one req
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import log1p
 from time import perf_counter_ns
 from typing import Any, Final
 
@@ -22,7 +21,7 @@ from pylucebox.width.acceptance import Acceptance, expected_tokens
 from pylucebox.width.book import CostBook
 from pylucebox.width.breakeven import tokens_to_earn_back
 from pylucebox.width.calibration import Calibrator
-from pylucebox.width.choice import Price, best_of, rates_of, worth_knowing
+from pylucebox.width.choice import Price, best_of, rates_of, worth_knowing, worth_verifying
 from pylucebox.width.costs import Prices
 from pylucebox.width.exploration import Credits
 from pylucebox.width.joint import JointChoice
@@ -41,8 +40,6 @@ __all__ = ["AdaptiveWidth"]
 _ADVANCE: Final = 4.0  # drafts that exploration may owe
 _SURE: Final = 0.9  # chance of a chain from which it is worth seeing more of it
 _ASK_US: Final = 30.0  # what a look at the drafts takes, call and return through Python
-_PLENTY: Final = 8.0  # plain steps that may still be lost, from where on only the mean gain counts
-_SCRAP: Final = 0.05  # of a plain step, that at least is left in the worst case
 _SHADE: Final = 0.9  # of a chance counts when one more draft is considered
 _CAUTION: Final = 0.6  # plain steps that may still be lost where a chance counts half
 _LEAST: Final = 0.7  # that is left of a chance, so that a request can get out of where nothing may be lost
@@ -267,7 +264,9 @@ class AdaptiveWidth:
             else:
                 texts = [self._sequences[seq] for seq in self._members if seq in self._sequences] or [state]
                 known = [(text.acceptance.rates(), text.limit) for text in texts]
-                joint.choose(known, n_active, min(max_width, MAX_WIDTH // n_active), prices, room_us, self._credits)
+                widest = min(max_width, MAX_WIDTH // n_active)
+                joint.choose(known, n_active, widest, prices, room_us)
+                joint.look(widest, prices, room_us, self._credits)
         k = joint.k if joint.k < state.limit else state.limit
         return CyclePlan(k + 1, k + 1 if joint.looks and k < state.limit else k)
 
@@ -297,7 +296,9 @@ class AdaptiveWidth:
         if stop == n_made < limit and reach > _SURE and self._looks(state, stop):
             return stop + 1, 1
         state.stop = stop
-        return self._worth_verifying(chances, limit) + 1, 0
+        prices = self._model.prices
+        price = self._price.per_us(prices.verify[0])
+        return worth_verifying(chances[:limit], prices, price, self._ledger.room) + 1, 0
 
     def _goes_on(self, state: SequenceState, depth: int, mood: int, reach: float) -> bool:
         """Tell whether another draft is worth its time after `depth` that hold with the chance `reach`."""
@@ -326,35 +327,6 @@ class AdaptiveWidth:
             if spared_us > best_us:
                 found, best_us = at, spared_us
         return found
-
-    def _worth_verifying(self, chances: Sequence[float], limit: int) -> int:
-        """Return how many of the drafts pay for their rows.
-
-        Gains are weighed by the logarithm of what may still be lost, as a gambler does who must not go broke. What is
-        lost by a row that is nearly free hardly counts then, however little is left, and what a dear one loses counts
-        the more. Where much may be lost this is the mean gain.
-        """
-        _, verify, _, reject = self._model.prices
-        price = self._price.per_us(verify[0])
-        room = self._ledger.room
-        best, best_gain, tokens, reach = 0, 0.0, 0.0, 1.0
-        ends: list[float] = []  # chance that the drafts hold to just this depth
-        for k, chance in enumerate(chances[:limit], 1):
-            ends.append(reach * (1.0 - chance))
-            reach *= chance
-            tokens += reach
-            cost = price * (verify[k] - verify[0])
-            reject_cost = price * reject
-            if room > _PLENTY:
-                gain = tokens - cost - (1.0 - reach) * reject_cost
-            else:
-                broke = max(room, cost + reject_cost + _SCRAP)
-                gain = reach * log1p((k - cost) / broke)
-                for held, share in enumerate(ends):
-                    gain += share * log1p((held - cost - reject_cost) / broke)
-            if gain > best_gain:
-                best, best_gain = k, gain
-        return best
 
     # ---- learning
 

@@ -35,9 +35,8 @@ class JointChoice:
         widest: int,
         prices: Prices,
         room_us: float,
-        credits: Credits,
     ) -> None:
-        """Choose anew.
+        """Choose anew how many drafts to verify.
 
         Parameters
         ----------
@@ -51,13 +50,14 @@ class JointChoice:
             Of the parts of a pass of so many sequences.
         room_us
             What the pass may take longer than a plain one.
-        credits
-            What looks are paid from.
         """
         self.k = best_of(joint_rates(texts, n_active, widest, prices, room_us), self.k)
+
+    def look(self, widest: int, prices: Prices, room_us: float, account: Credits) -> None:
+        """Choose whether to make one more draft, paid from `account`; the other parameters are those of `choose`."""
         # One more step of the common chain, paid once, shows a draft of each sequence.
         price_us = prices.draft[min(self.k + 1, MAX_DRAFT)] - prices.draft[self.k]
-        self.looks = self.k + 1 < widest and price_us <= room_us and credits.pay_floor(price_us)
+        self.looks = self.k + 1 < widest and price_us <= room_us and account.pay_floor(price_us)
 
     def stay(self, n_active: int, prices: Prices, room_us: float) -> None:
         """Keep the choice, unless more could be lost by it than may be."""

@@ -25,7 +25,6 @@ class Pass:
         """Take what was observed of one sequence, and how many tokens it got."""
         self.n_observed += 1
         self.n_tokens += n_tokens
-        if observation.n_drafted > self.n_drafted:
-            self.n_drafted = observation.n_drafted
+        self.n_drafted = max(self.n_drafted, observation.n_drafted)
         if observation.n_accepted < observation.width - 1:
             self.rejected = True

@@ -176,7 +176,7 @@ def test_policy_that_wants_no_drafts_is_told_of_every_pass(with_policy: StartPol
     widths = [cycle["width"] for cycle in seen]
     n_wanted = len(record(tmp_path, "context")) // 50
     assert n_wanted >= 2
-    assert 1 <= widths.count(2)
+    assert widths.count(2) >= 1
     # each pass is asked about once, and the answer for one that was told of late holds for a few
     assert len(record(tmp_path, "context")) in (len(seen), len(seen) + 1)
     assert server.get("/health")["speculative"]["policy"]["late"] == 0

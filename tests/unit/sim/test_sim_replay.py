@@ -148,7 +148,6 @@ def test_what_a_policy_is_told() -> None:
         rollback_us=0,
         n_rows=2,
         graph_built=False,
-        n_verified=1,
         draft_tokens=trace.drafts[0][:3],
         tokens=trace.tokens[1:3],
         n_active=1,
