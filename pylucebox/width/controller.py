@@ -150,24 +150,25 @@ class AdaptiveWidth:
         return plan
 
     def _plan(self, seq: int, context: CycleContext) -> CyclePlan:
-        n_active = max(1, context.n_active)
+        _, n_past, n_left, max_width, n_active, hints = context
         state = self._sequences.get(seq)
-        if state is None or context.n_past < state.n_past:  # a new request took the place of a finished one
-            state = self._sequences[seq] = SequenceState(self._carried.successor(), context.hints)
-        opens = not self._pass.members or seq in self._pass.members
+        if state is None or n_past < state.n_past:  # a new request took the place of a finished one
+            state = self._sequences[seq] = SequenceState(self._carried.successor(), hints)
+        members = self._pass.members
+        opens = not members or seq in members
         if opens:
-            if self._pass.members or self._pass.n_observed:  # a pass that was not observed to its end is forgotten
+            if members or self._pass.n_observed:  # a pass that was not observed to its end is forgotten
                 self._pass = Pass()
+                members = self._pass.members
             self._thrift.next_cycle()
             if not self._thrift.light:
-                self._model = self._book.at(n_active, context.n_past)
-        self._pass.members.append(seq)
-        widest = min(context.max_width, context.max_tokens_left, MAX_WIDTH // n_active)
-        state.plan(context.n_past, max(0, widest - 1))
-        if not state.limit:
-            state.reason = "limit"
+                self._model = self._book.at(n_active, n_past)
+        members.append(seq)
+        state.plan(n_past, min(max_width, n_left, MAX_WIDTH // n_active) - 1)
         if n_active > 1:
-            return self._plan_joint(state, n_active, context.max_width, opens=opens)
+            if opens:
+                self._choose_joint(state, n_active, max_width)
+            return self._joint.plan(state.limit)
         return self._plan_alone(state) if state.limit else _PLAIN
 
     def _affordable(self, limit: int) -> int:
@@ -251,24 +252,20 @@ class AdaptiveWidth:
                 return k
         return None
 
-    def _plan_joint(self, state: SequenceState, n_active: int, max_width: int, *, opens: bool) -> CyclePlan:
-        """Return the share of a sequence in a pass of several, which all verify the same width."""
-        joint = self._joint
-        if opens:
-            prices = self._model.prices
-            room_us = self._ledger.room_us(prices.verify[min(n_active, MAX_WIDTH) - 1]) - self._plain_steps.catch_up_us
-            if self._thrift.light:
-                joint.stay(n_active, prices, room_us)
-            elif self._plain_steps.asked(prices.verify[0]):
-                joint.rest()
-            else:
-                texts = [self._sequences[seq] for seq in self._members if seq in self._sequences] or [state]
-                known = [(text.acceptance.rates(), text.limit) for text in texts]
-                widest = min(max_width, MAX_WIDTH // n_active)
-                joint.choose(known, n_active, widest, prices, room_us)
-                joint.look(widest, prices, room_us, self._credits)
-        k = joint.k if joint.k < state.limit else state.limit
-        return CyclePlan(k + 1, k + 1 if joint.looks and k < state.limit else k)
+    def _choose_joint(self, state: SequenceState, n_active: int, max_width: int) -> None:
+        """Choose what all sequences of a pass do, of which `state` is the first to plan."""
+        joint, prices = self._joint, self._model.prices
+        room_us = self._ledger.room_us(prices.verify[min(n_active, MAX_WIDTH) - 1]) - self._plain_steps.catch_up_us
+        if self._thrift.light:
+            joint.stay(n_active, prices, room_us)
+        elif self._plain_steps.asked(prices.verify[0]):
+            joint.rest()
+        else:
+            texts = [self._sequences[seq] for seq in self._members if seq in self._sequences] or [state]
+            known = [(text.acceptance.rates(), text.limit) for text in texts]
+            widest = min(max_width, MAX_WIDTH // n_active)
+            joint.choose(known, n_active, widest, prices, room_us)
+            joint.look(widest, prices, room_us, self._credits)
 
     # ---- looking at drafts
 
@@ -336,10 +333,10 @@ class AdaptiveWidth:
         state = self._sequences.get(seq)
         if state is None:  # by a caller that did not plan
             state = self._sequences[seq] = SequenceState(self._carried.successor())
-        n_tokens = len(observation.tokens) or observation.n_accepted + 1
+        tokens = observation.tokens
+        n_tokens = len(tokens) or observation.n_accepted + 1
         self._tally.add(observation, n_tokens, state.reason)
-        self._pass.add(observation, n_tokens)
-        if self._pass.n_observed >= observation.n_active:
+        if self._pass.add(observation, n_tokens) >= observation.n_active:
             self._close_pass(observation)
         if observation.n_drafted or state.shadows:
             if self._thrift.light:
@@ -348,7 +345,7 @@ class AdaptiveWidth:
                 self._learn_text(state, observation)
         else:
             state.hopes = False
-        state.take(observation.tokens)
+        state.take(tokens)
         self._thrift.spend(self._clock() - began)
 
     def _learn_text(self, state: SequenceState, observation: CycleObservation) -> None:

@@ -8,7 +8,7 @@ from pylucebox._stats import MAX_DRAFT
 from pylucebox.width.choice import best_of, joint_rates
 from pylucebox.width.costs import Prices
 from pylucebox.width.exploration import Credits
-from pylucebox.width.policy import MAX_WIDTH
+from pylucebox.width.policy import MAX_WIDTH, CyclePlan
 
 __all__ = ["JointChoice"]
 
@@ -70,3 +70,10 @@ class JointChoice:
     def rest(self) -> None:
         """Draft nothing for now."""
         self.k, self.looks = 0, False
+
+    def plan(self, limit: int) -> CyclePlan:
+        """Return the share of a sequence that can verify at most `limit` drafts."""
+        k = self.k
+        if k >= limit:
+            return CyclePlan(limit + 1, limit)
+        return CyclePlan(k + 1, k + 1) if self.looks else CyclePlan(k + 1, k)
