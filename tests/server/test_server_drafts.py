@@ -179,6 +179,17 @@ def test_several_choices_of_one_prompt(plain: Worker, drafting: Worker) -> None:
     assert texts[1] == texts[0]
 
 
+def test_choices_that_fill_all_slots(plain: Worker, drafting: Worker) -> None:
+    """No cell is left that a choice could move to from the one that it shares with the others."""
+    for seed in range(12):
+        options = {"n": 4, "seed": seed, "temperature": 0.8, "n_predict": 12, "ignore_eos": True}
+        wanted, got = (
+            [choice["tokens"] for choice in server.complete(PROMPTS[seed % 4], **options, **width)]  # type: ignore[index]
+            for server, width in ((plain, {}), (drafting, {"verify_width": 2}))
+        )
+        assert got == wanted
+
+
 def test_slots_come_and_go(plain: Worker, drafting: Worker) -> None:
     """Replies of different lengths and widths, so that at each time others run together, prompts of all lengths too."""
     asks = [
