@@ -127,7 +127,7 @@ class Arm:
             time.sleep(STAGGER_S * i)
             body: dict[str, Any] = {
                 "prompt": PROMPTS[i % len(PROMPTS)],
-                "n_predict": n_tokens - 8 * i,
+                "n_predict": max(2, n_tokens - 8 * i),
                 "temperature": 0.7,
                 "seed": i,
                 "cache_prompt": False,
