@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 __all__ = ["LuceboxError"]
 
+
 def _restore(cls: type[LuceboxError], message: str, state: dict[str, Any]) -> LuceboxError:
     """Rebuild an unpickled error without running its constructor, whose arguments differ per class."""
     # Not cls.__new__: with two bases the one found first in the MRO need not be the one that lays the object out.
