@@ -51,7 +51,7 @@ SETTINGS: dict[str, tuple[float, Callable[[random.Random], Any]]] = {  # share o
     "sampler_rng": (0.15, lambda dice: dice.choice(["mt19937", "gumbel"])),
     "n": (0.15, lambda dice: dice.choice([2, 3, 4])),
 }
-OF_A_RUN = frozenset({"timings", "generation_settings", "id_slot"})
+OF_A_RUN = frozenset({"timings", "generation_settings", "id_slot", "tokens_cached"})
 
 
 @pytest.fixture(scope="module")
