@@ -101,7 +101,11 @@ void mailbox::answer(const lucebox_server_event & event) {
                 const auto & entry = event.slots[i];
                 auto &       slot  = slots.at(entry.slot);
                 if (event.ticket >= slot.first) {
-                    slot.known        = event.ticket;
+                    slot.known = event.ticket;
+                    if (!slot.used && slot.next_n_draft > 0 && entry.next_n_draft == 0) {
+                        continue; // what it wanted drafts for, and has paid for, is still to come
+                    }
+                    slot.used         = false;
                     slot.next_width   = entry.next_width;
                     slot.next_n_draft = entry.next_n_draft;
                     slot.next_ask     = entry.next_ask != 0;
@@ -220,6 +224,7 @@ const char * mailbox::begin(int32_t id_slot, int32_t n_others, int32_t n_prompt,
     slot.next_width   = 1;
     slot.next_n_draft = 0;
     slot.next_ask     = false;
+    slot.used         = true;
     slot.first        = ticket + 1;
     if (post(event)) {
         slot.posted = event.ticket;
@@ -282,6 +287,7 @@ std::vector<mailbox::planned> mailbox::plan_each(const server_draft_pass & pass,
             plan.width   = plan.widest;
             plan.n_draft = plan.width - 1;
         } else if (policy) {
+            slot.used    = true;
             plan.width   = std::clamp(slot.next_width, 1, plan.widest);
             plan.n_draft = std::clamp(slot.next_n_draft, plan.width - 1, plan.widest - 1);
             slot.ask     = slot.next_ask && plan.n_draft > 0;

@@ -67,6 +67,7 @@ class mailbox final : public server_draft_policy {
         int32_t next_width   = 1;
         int32_t next_n_draft = 0;
         bool    next_ask     = false;
+        bool    used         = true; // a pass was planned with these
 
         // counted over the life of the server
         uint64_t n_pass_of_width[LUCEBOX_SERVER_MAX_DRAFT + 1]  = {};
