@@ -7,7 +7,6 @@ import functools
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from pylucebox._backends import system_info
 from pylucebox._batch import run_many
 from pylucebox._build import DEMO_MODEL
 from pylucebox._chat import ChatOptions, ChatStep, Message, chat_request, chat_steps, read_reply, render
@@ -20,7 +19,6 @@ from pylucebox._open import EngineOptions, open_engine
 from pylucebox._request import (
     Request,
     check_callable,
-    check_integer,
     check_prompts,
     check_stop,
     settings_per_prompt,
@@ -31,18 +29,8 @@ from pylucebox._session import Progress
 from pylucebox._session_options import DEFAULT_KEPT_GRAPHS
 from pylucebox._stats import SpecStats
 from pylucebox._turns import Turns
-from pylucebox.calibration import (
-    MIN_N_PAST,
-    CostsWanted,
-    SweepOptions,
-    check_costs,
-    cost_key,
-    default_store,
-    find_costs,
-    going_on,
-    measure_costs,
-)
-from pylucebox.width import MAX_WIDTH, WidthCosts, WidthPolicy, check_policy, default_policy
+from pylucebox.calibration import CostsWanted, check_costs
+from pylucebox.width import WidthPolicy, check_policy, default_policy
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -194,19 +182,6 @@ class Engine(EngineFacts):
         self._turns = Turns(self._session)
         self._costs = self._tell_costs(options, width_costs, progress)
 
-    def _tell_costs(self, options: EngineOptions, wanted: CostsWanted, progress: Progress | None) -> WidthCosts | None:
-        """Tell a policy that wants to know what widths cost; return that."""
-        load_costs = getattr(self._policy, "load_costs", None)
-        if load_costs is None or options.verify_width != 0 or not self.spec.effective:
-            return None
-        if wanted == "auto":
-            key = cost_key(options, self.info, self._session.n_threads, system_info())
-            with self._turns.hold():
-                wanted = find_costs(self._session, key, default_store(), lambda _: going_on(progress)(1.0))
-        if wanted is not None:
-            load_costs(wanted)
-        return wanted
-
     @classmethod
     def demo(cls, **options: Any) -> Engine:
         """Open the model that comes with the package; `options` are those of `Engine` but for `model`.
@@ -214,36 +189,6 @@ class Engine(EngineFacts):
         One thread unless `options` say otherwise: the model is too small for more.
         """
         return cls(DEMO_MODEL, **{"n_threads": 1, **options})
-
-    def measure_widths(self, n_past: int = 128, progress: Progress | None = None) -> WidthCosts | None:
-        """Measure what verify steps of 1 to 8 rows and chains of drafts cost at a context length.
-
-        Parameters
-        ----------
-        n_past
-            Tokens in the context, at least 4; cut to what fits.
-        progress
-            Called with the fraction done; returning False ends the measurement.
-
-        Returns
-        -------
-        WidthCosts or None
-            None if it was ended by `progress`, by `cancel`, or because a step takes seconds.
-
-        Raises
-        ------
-        InvalidArgumentError
-            An argument is wrong, or the engine was opened for fewer than 8 rows or without drafts.
-        DecodeError, OutOfMemoryError, ClosedError, SequenceStateError
-            As for `stream`.
-        """
-        check_integer("n_past", n_past, MIN_N_PAST, 2**31 - 1)
-        check_callable("progress", progress)
-        if self._session.max_width < MAX_WIDTH:
-            allowed = "an engine with drafts, opened with verify_width=0 or 8"
-            raise InvalidArgumentError(argument="verify_width", value=self._session.max_width, allowed=allowed)
-        with self._turns.hold():
-            return measure_costs(self._session, SweepOptions(n_past=n_past), going_on(progress))
 
     def stream(
         self,

@@ -4,15 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pylucebox._backends import system_info
 from pylucebox._dispatch import Dispatch
+from pylucebox._errors import InvalidArgumentError
 from pylucebox._model import Model, ModelInfo
 from pylucebox._native_session import NativeSession
-from pylucebox._request import RequestRules, check_bool
+from pylucebox._open import EngineOptions
+from pylucebox._request import RequestRules, check_bool, check_callable, check_integer
+from pylucebox._session import Progress
 from pylucebox._session_options import SessionInfo
 from pylucebox._sidecar import SidecarVerdict
 from pylucebox._spec import SpecState
 from pylucebox._stats import SpecStats
-from pylucebox.width import WidthCosts
+from pylucebox._turns import Turns
+from pylucebox.calibration import (
+    MIN_N_PAST,
+    CostsWanted,
+    SweepOptions,
+    cost_key,
+    default_store,
+    find_costs,
+    going_on,
+    measure_costs,
+)
+from pylucebox.width import MAX_WIDTH, WidthCosts, WidthPolicy
 
 
 class EngineFacts:
@@ -25,6 +40,8 @@ class EngineFacts:
     _sidecar: SidecarVerdict
     _stats: SpecStats
     _costs: WidthCosts | None
+    _policy: WidthPolicy
+    _turns: Turns
 
     @property
     def spec(self) -> SpecState:
@@ -96,3 +113,46 @@ class EngineFacts:
         """
         check_bool("special", special)
         return self._model.detokenize(ids, special=special)
+
+    def measure_widths(self, n_past: int = 128, progress: Progress | None = None) -> WidthCosts | None:
+        """Measure what verify steps of 1 to 8 rows and chains of drafts cost at a context length.
+
+        Parameters
+        ----------
+        n_past
+            Tokens in the context, at least 4; cut to what fits.
+        progress
+            Called with the fraction done; returning False ends the measurement.
+
+        Returns
+        -------
+        WidthCosts or None
+            None if it was ended by `progress`, by `cancel`, or because a step takes seconds.
+
+        Raises
+        ------
+        InvalidArgumentError
+            An argument is wrong, or the engine was opened for fewer than 8 rows or without drafts.
+        DecodeError, OutOfMemoryError, ClosedError, SequenceStateError
+            As for `stream`.
+        """
+        check_integer("n_past", n_past, MIN_N_PAST, 2**31 - 1)
+        check_callable("progress", progress)
+        if self._session.max_width < MAX_WIDTH:
+            allowed = "an engine with drafts, opened with verify_width=0 or 8"
+            raise InvalidArgumentError(argument="verify_width", value=self._session.max_width, allowed=allowed)
+        with self._turns.hold():
+            return measure_costs(self._session, SweepOptions(n_past=n_past), going_on(progress))
+
+    def _tell_costs(self, options: EngineOptions, wanted: CostsWanted, progress: Progress | None) -> WidthCosts | None:
+        """Tell a policy that wants to know what widths cost; return that."""
+        load_costs = getattr(self._policy, "load_costs", None)
+        if load_costs is None or options.verify_width != 0 or not self.spec.effective:
+            return None
+        if wanted == "auto":
+            key = cost_key(options, self.info, self._session.n_threads, system_info())
+            with self._turns.hold():
+                wanted = find_costs(self._session, key, default_store(), lambda _: going_on(progress)(1.0))
+        if wanted is not None:
+            load_costs(wanted)
+        return wanted

@@ -134,7 +134,6 @@ class PolicyDriver:
             rollback_us,
             n_rows,
             graph_built,
-            n_verified,
             draft_tokens,
             tokens,
             self._n_active,

@@ -10,6 +10,15 @@ namespace lucebox {
 
 static const int32_t MOST_FAILURES = 8; // in a row, after which nothing is drafted any more
 
+template <typename T> static void add_bytes(std::vector<uint8_t> & data, const T * from, size_t n) {
+    data.insert(data.end(), (const uint8_t *) from, (const uint8_t *) (from + n));
+}
+
+template <typename T> static void take_bytes(const uint8_t *& from, T * to, size_t n) {
+    std::memcpy(to, from, n * sizeof(T));
+    from += n * sizeof(T);
+}
+
 // How drafts foresee the draws of a slot.
 static draft_pick pick_for(const common_speculative_draft_params & params) {
     draft_pick pick;
@@ -285,44 +294,57 @@ void server_drafter::make_drafts(std::vector<common_speculative_draft_params> & 
     }
 }
 
+// Pairs that wait are kept waiting: to compute them, for a text that may never draft again, can be time lost.
 void server_drafter::get_state(llama_seq_id seq, std::vector<uint8_t> & data) {
     data.clear();
-    text & t = texts.at((size_t) seq);
-    try {
-        draft_counts ignored;
-        drafter.catch_up_wholly(seq, ignored);
-    } catch (const std::exception & e) {
-        return survive("the MTP block cannot be brought up to the text", e);
-    }
+    const text & t = texts.at((size_t) seq);
     if (t.lost || t.tokens.empty()) {
         return;
     }
-    const int32_t head[] = { t.first, t.begin, (int32_t) t.tokens.size() };
-    const auto    add    = [&data](const void * from, size_t n) {
-        data.insert(data.end(), (const uint8_t *) from, (const uint8_t *) from + n);
-    };
-    add(head, sizeof(head));
-    add(t.tokens.data(), t.tokens.size() * sizeof(llama_token));
-    add(t.hidden.data(), t.hidden.size() * sizeof(float));
+    const mtp_drafter::sequence & waiting = drafter.waiting(seq);
+    const int32_t head[] = { t.first, t.begin, (int32_t) t.tokens.size(), (int32_t) waiting.tokens.size() };
+    add_bytes(data, head, sizeof(head) / sizeof(head[0]));
+    add_bytes(data, t.tokens.data(), t.tokens.size());
+    add_bytes(data, t.hidden.data(), t.hidden.size());
+    add_bytes(data, waiting.tokens.data(), waiting.tokens.size());
+    add_bytes(data, waiting.positions.data(), waiting.positions.size());
+    add_bytes(data, waiting.hidden.data(), waiting.hidden.size());
 }
 
 void server_drafter::set_state(llama_seq_id seq, const std::vector<uint8_t> & data) {
     text & t = texts.at((size_t) seq);
     drafter.forget_waiting(seq);
     t = {};
-    int32_t head[3];
+    int32_t head[4];
     if (data.size() < sizeof(head)) {
         t.lost = true;
         return;
     }
-    std::memcpy(head, data.data(), sizeof(head));
-    t.first        = head[0];
-    t.begin        = head[1];
-    const size_t n = (size_t) head[2];
-    t.tokens.resize(n);
-    t.hidden.resize(n * width);
-    std::memcpy(t.tokens.data(), data.data() + sizeof(head), n * sizeof(llama_token));
-    std::memcpy(t.hidden.data(), data.data() + sizeof(head) + n * sizeof(llama_token), t.hidden.size() * sizeof(float));
+    const uint8_t * at = data.data();
+    take_bytes(at, head, sizeof(head) / sizeof(head[0]));
+    t.first = head[0];
+    t.begin = head[1];
+    t.tokens.resize((size_t) head[2]);
+    t.hidden.resize((size_t) head[2] * width);
+    take_bytes(at, t.tokens.data(), t.tokens.size());
+    take_bytes(at, t.hidden.data(), t.hidden.size());
+    std::vector<llama_token> tokens((size_t) head[3]);
+    std::vector<llama_pos>   positions(tokens.size());
+    std::vector<float>       hidden(width);
+    take_bytes(at, tokens.data(), tokens.size());
+    take_bytes(at, positions.data(), positions.size());
+    if (!positions.empty()) { // behind a checkpoint they may have been computed since
+        try {
+            drafter.forget_from(seq, positions.front());
+        } catch (const std::exception & e) {
+            t.lost = true;
+            return survive("the MTP block cannot go back in the text", e);
+        }
+    }
+    for (size_t i = 0; i < tokens.size(); ++i) {
+        take_bytes(at, hidden.data(), width);
+        drafter.feed(seq, tokens[i], positions[i], hidden.data());
+    }
 }
 
 void server_drafter::survive(const char * what, const std::exception & e) {

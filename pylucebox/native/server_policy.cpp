@@ -21,6 +21,8 @@ constexpr size_t  MAX_QUEUE = 256;                          // events that a pol
 constexpr int64_t GIVE_UP   = 20;                           // limits without an answer before the policy is given up
 constexpr int64_t MIN_WAIT_US = 100;                        // shorter waits take longer than they say
 constexpr int64_t MAX_WAIT_US = 2000;                       // however long a pass is
+constexpr int64_t WAIT_SHARE  = 50;                         // of a pass is waited for its plan
+constexpr int64_t MOST_HELD   = 8;                          // reports that are kept back until a further one
 constexpr auto    CLOSING   = std::chrono::milliseconds(500);
 
 const char * const ACTIVE        = "active";
@@ -99,7 +101,11 @@ void mailbox::answer(const lucebox_server_event & event) {
                 const auto & entry = event.slots[i];
                 auto &       slot  = slots.at(entry.slot);
                 if (event.ticket >= slot.first) {
-                    slot.known        = event.ticket;
+                    slot.known = event.ticket;
+                    if (!slot.used && slot.next_n_draft > 0 && entry.next_n_draft == 0) {
+                        continue; // what it wanted drafts for, and has paid for, is still to come
+                    }
+                    slot.used         = false;
                     slot.next_width   = entry.next_width;
                     slot.next_n_draft = entry.next_n_draft;
                     slot.next_ask     = entry.next_ask != 0;
@@ -140,9 +146,6 @@ bool mailbox::post(lucebox_server_event & event) {
     if (!asks_policy() || queue.size() >= MAX_QUEUE) {
         return false; // one that hangs is not told everything
     }
-    if (done == ticket) {
-        answered_at = clock::now();
-    }
     event.ticket = ++ticket;
     queue.push_back(event);
     return true;
@@ -150,12 +153,16 @@ bool mailbox::post(lucebox_server_event & event) {
 
 // With the lock given back first, so that the thread that wakes does not run into it.
 void mailbox::wake_policy(std::unique_lock<std::mutex> & lock) {
+    if (done >= told) {
+        answered_at = clock::now();
+    }
+    told = ticket;
     lock.unlock();
     posted.notify_one();
 }
 
 bool mailbox::is_late() {
-    const int64_t silent_us = done == ticket ? 0 : std::chrono::duration_cast<std::chrono::microseconds>(clock::now() - answered_at).count();
+    const int64_t silent_us = done >= told ? 0 : std::chrono::duration_cast<std::chrono::microseconds>(clock::now() - answered_at).count();
     const bool    late      = silent_us > limit_us;
     n_late += late && !was_late;
     was_late = late;
@@ -217,6 +224,7 @@ const char * mailbox::begin(int32_t id_slot, int32_t n_others, int32_t n_prompt,
     slot.next_width   = 1;
     slot.next_n_draft = 0;
     slot.next_ask     = false;
+    slot.used         = true;
     slot.first        = ticket + 1;
     if (post(event)) {
         slot.posted = event.ticket;
@@ -236,7 +244,7 @@ void mailbox::plan(server_draft_pass & pass) {
     }
 
     const bool policy = asks_policy() && !is_late();
-    wait_left_us = std::max(min_wait_us, std::min(pass_us / 50, MAX_WAIT_US));
+    wait_left_us = std::max(min_wait_us, std::min(pass_us / WAIT_SHARE, MAX_WAIT_US));
     const auto is_known = [&] {
         return std::all_of(pass.cycles.begin(), pass.cycles.end(), [&](const auto & cycle) {
             const auto & slot = slots.at(cycle.id_slot);
@@ -245,7 +253,7 @@ void mailbox::plan(server_draft_pass & pass) {
     };
     if (policy && !is_known()) {
         // the last plan will do, so that where passes are short nobody waits
-        const int64_t wait_us = std::min(pass_us / 50, MAX_WAIT_US);
+        const int64_t wait_us = std::min(pass_us / WAIT_SHARE, MAX_WAIT_US);
         if (wait_us < MIN_WAIT_US || !answered.wait_for(lock, std::chrono::microseconds(wait_us), is_known)) {
             n_old++;
         }
@@ -279,6 +287,7 @@ std::vector<mailbox::planned> mailbox::plan_each(const server_draft_pass & pass,
             plan.width   = plan.widest;
             plan.n_draft = plan.width - 1;
         } else if (policy) {
+            slot.used    = true;
             plan.width   = std::clamp(slot.next_width, 1, plan.widest);
             plan.n_draft = std::clamp(slot.next_n_draft, plan.width - 1, plan.widest - 1);
             slot.ask     = slot.next_ask && plan.n_draft > 0;
@@ -382,8 +391,22 @@ void mailbox::report(const server_draft_pass & pass) {
         for (int32_t i = 0; i < event.n_slots; ++i) {
             slots[event.slots[i].slot].posted = event.ticket;
         }
-        wake_policy(lock);
+        if (!may_hold(pass)) {
+            wake_policy(lock);
+        }
     }
+}
+
+// Nothing was drafted nor is to be, and the next pass would not wait for an answer.
+bool mailbox::may_hold(const server_draft_pass & pass) const {
+    if (ticket - told >= MOST_HELD || pass_us / WAIT_SHARE >= MIN_WAIT_US) {
+        return false;
+    }
+    return std::all_of(pass.cycles.begin(), pass.cycles.end(), [this](const auto & cycle) {
+        const auto & slot = slots.at(cycle.id_slot);
+        const bool   goes_on = cycle.n_left < 0 || cycle.n_left > (int32_t) cycle.tokens.size();
+        return goes_on && cycle.drafts.empty() && slot.next_width == 1 && slot.next_n_draft == 0;
+    });
 }
 
 // ---- any thread ----------------------------------------------------------------------------------------------------

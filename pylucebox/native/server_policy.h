@@ -24,6 +24,9 @@ class build_watch;
 // other work. If the answer is not there when the next pass begins, the last one holds; the wait for it is a small part of
 // the time of a pass. So neither an error of the policy nor one that never answers, even one that holds Python's lock, can
 // stop generation: after a while without an answer there are no drafts, and after a long while it is given up.
+//
+// To wake a thread takes longer than to tell it something. Where passes are short and the policy wants no drafts, it is
+// told of several at once.
 class mailbox final : public server_draft_policy {
   public:
     mailbox();
@@ -64,6 +67,7 @@ class mailbox final : public server_draft_policy {
         int32_t next_width   = 1;
         int32_t next_n_draft = 0;
         bool    next_ask     = false;
+        bool    used         = true; // a pass was planned with these
 
         // counted over the life of the server
         uint64_t n_pass_of_width[LUCEBOX_SERVER_MAX_DRAFT + 1]  = {};
@@ -74,6 +78,7 @@ class mailbox final : public server_draft_policy {
     // all of these with the lock
     bool    post(lucebox_server_event & event); // false if the policy is given up, or too far behind
     bool    is_late();                          // it has not answered for longer than the limit
+    bool    may_hold(const server_draft_pass & pass) const; // the report of a pass can wait for the next ones
     void    give_up_locked(const std::string & reason);
 
     // what each cycle of a pass is planned to do
@@ -95,6 +100,7 @@ class mailbox final : public server_draft_policy {
     lucebox_server_event             asked      = {}; // answer to the last ASK
     int64_t                          ticket     = 0;  // of the last event
     int64_t                          done       = 0;  // of the last event that is dealt with
+    int64_t                          told       = 0;  // of the last event that the policy was woken for
     std::chrono::steady_clock::time_point answered_at; // or asked, when nothing was to be answered before
     bool                             was_late   = false;
     bool                             closing    = false;

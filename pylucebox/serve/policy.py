@@ -86,8 +86,7 @@ class PolicyHost:
         places = range(_FIRST, _FIRST + n_slots * _native.SLOT_FIELDS.size, _native.SLOT_FIELDS.size)
         slots = [_native.SLOT_FIELDS.unpack_from(event, place) for place in places]
         if kind == _native.REPORT:
-            for slot in slots:
-                self._observe(slot, head)
+            self._observe(slots, head)
         for place, slot in zip(places, slots, strict=True):
             if kind == _native.ASK:
                 answer = self._decide(slot)
@@ -123,11 +122,13 @@ class PolicyHost:
         slot, (n_past, n_left, widest) = fields[0], fields[5:8]
         if slot in self._without:
             return 1, 0, False
-        context = CycleContext(slot, n_past, _tokens_left(n_left), widest, n_active)
+        context = CycleContext(slot, n_past, n_left if n_left > 0 else _UNLIMITED, widest, n_active)
         if self._drafts is None:
             width = _checked(self._policy.choose(slot, context), widest)
             return width, width - 1, False
         width, n_draft, ask = self._drafts.plan(slot, context)
+        if width == 1 and n_draft == 0:
+            return 1, 0, False
         return _checked(width, widest), _checked(n_draft + 1, widest) - 1, bool(ask)
 
     def _decide(self, fields: _Fields) -> tuple[int, int, bool]:
@@ -137,14 +138,14 @@ class PolicyHost:
         width, n_more = self._drafts.decide(slot, fields[_PROBS : _PROBS + n_drafted])
         return _checked(width, widest), _checked(n_drafted + n_more + 1, widest) - 1 - n_drafted, False
 
-    def _observe(self, fields: _Fields, head: _Fields) -> None:
-        slot, width, n_drafted, n_accepted, n_tokens = fields[:5]
+    def _observe(self, slots: list[_Fields], head: _Fields) -> None:
         _, draft_us, verify_us, _, n_active, n_rows, graph_built, with_prompt, _, _ = head
-        if slot in self._without:
-            return
-        self._policy.observe(
-            slot,
-            CycleObservation(
+        observe = self._policy.observe
+        for fields in slots:
+            slot, width, n_drafted, n_accepted, n_tokens = fields[:5]
+            if slot in self._without:
+                continue
+            observation = CycleObservation(
                 slot,
                 width,
                 n_drafted,
@@ -154,14 +155,14 @@ class PolicyHost:
                 verify_us,
                 0,  # rolling back is part of the next pass
                 n_rows,
-                bool(graph_built),
-                width - 1,
+                graph_built != 0,
                 fields[_DRAFTS : _DRAFTS + n_drafted],
                 fields[_TOKENS : _TOKENS + n_tokens],
                 n_active,
-                shared_prefill=bool(with_prompt),
-            ),
-        )
+                False,
+                with_prompt != 0,
+            )
+            observe(slot, observation)
 
 
 def answer_events(lib: _native.Library, host: PolicyHost) -> None:

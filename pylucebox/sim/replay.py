@@ -282,7 +282,6 @@ def _run(parts: Sequence[_Part], policy: WidthPolicy, machine: Machine) -> None:
                 rollback_us=time.rollback_us,
                 n_rows=n_rows,
                 graph_built=time.graph_built,
-                n_verified=part.width - 1,
                 draft_tokens=trace.drafts[at][: part.n_drafted],
                 tokens=tokens,
                 n_active=len(parts),

@@ -32,7 +32,7 @@ class CostBook:
         model = self._models.get(key)
         if model is None:
             nearest = min(self._models, key=lambda other: (abs(other[0] - key[0]), abs(other[1] - key[1])))
-            model = self._models[key] = self._models[nearest].relative()
+            model = self._models[key] = self._models[nearest].relative(n_active)
         return model
 
     def snapshot(self) -> list[Any]:
@@ -43,7 +43,9 @@ class CostBook:
     def restored(cls, stored: Sequence[Any]) -> CostBook:
         """Return the book that `snapshot` described."""
         book = cls()
-        models = {(int(n_active), int(bucket)): CostModel.restored(model) for n_active, bucket, model in stored}
+        models = {
+            (int(n_active), int(bucket)): CostModel.restored(model, int(n_active)) for n_active, bucket, model in stored
+        }
         if not models:
             raise ValueError("no costs")
         book._models = models

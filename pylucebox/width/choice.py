@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import sqrt
+from math import log1p, sqrt
 from typing import Final
 
 from pylucebox.width.acceptance import Acceptance, expected_tokens
 from pylucebox.width.costs import Prices
 
-__all__ = ["Price", "best_of", "joint_rates", "rates_of", "worth_knowing"]
+__all__ = ["Price", "best_of", "joint_rates", "rates_of", "worth_knowing", "worth_verifying"]
 
 _MEMORY: Final = 14 / 15  # of the price, per cycle
 _GUESSED_CYCLES: Final = 8.0  # that the expected speed counts as at the start
 _STICKY: Final = 0.01  # so much slower than the best, the present choice stays
 _DOUBT: Final = 1.3  # standard deviations by which an unseen depth may be better
 _WORTH: Final = 1.01
+_PLENTY: Final = 8.0  # plain steps that may still be lost, from where on only the mean gain counts
+_SCRAP: Final = 0.05  # of a plain step, that at least is left in the worst case
 
 
 class Price:
@@ -117,3 +119,42 @@ def worth_knowing(
     rates = rates_of(hopeful, deepest, prices)
     best = max(range(len(rates)), key=rates.__getitem__)
     return best if best > chosen and rates[best] > _WORTH * rates[chosen] else chosen
+
+
+def worth_verifying(chances: Sequence[float], prices: Prices, price: float, room: float) -> int:
+    """Return how many drafts of a chain pay for their rows.
+
+    Gains are weighed by the logarithm of what may still be lost, as a gambler does who must not go broke. What is lost
+    by a row that is nearly free hardly counts then, however little is left, and what a dear one loses counts the more.
+    Where much may be lost this is the mean gain.
+
+    Parameters
+    ----------
+    chances
+        Of each draft, if those before it hold.
+    prices
+        Of the parts of a cycle.
+    price
+        Tokens that a microsecond is worth.
+    room
+        Plain steps that may still be lost.
+    """
+    _, verify, _, reject = prices
+    best, best_gain, tokens, reach = 0, 0.0, 0.0, 1.0
+    ends: list[float] = []  # chance that the drafts hold to just this depth
+    for k, chance in enumerate(chances, 1):
+        ends.append(reach * (1.0 - chance))
+        reach *= chance
+        tokens += reach
+        cost = price * (verify[k] - verify[0])
+        reject_cost = price * reject
+        if room > _PLENTY:
+            gain = tokens - cost - (1.0 - reach) * reject_cost
+        else:
+            broke = max(room, cost + reject_cost + _SCRAP)
+            gain = reach * log1p((k - cost) / broke)
+            for held, share in enumerate(ends):
+                gain += share * log1p((held - cost - reject_cost) / broke)
+        if gain > best_gain:
+            best, best_gain = k, gain
+    return best

@@ -12,7 +12,6 @@ given up, so that no verdict is final. Nothing unfavourable is kept from one req
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import log1p
 from time import perf_counter_ns
 from typing import Any, Final
 
@@ -22,9 +21,10 @@ from pylucebox.width.acceptance import Acceptance, expected_tokens
 from pylucebox.width.book import CostBook
 from pylucebox.width.breakeven import tokens_to_earn_back
 from pylucebox.width.calibration import Calibrator
-from pylucebox.width.choice import Price, best_of, joint_rates, rates_of, worth_knowing
+from pylucebox.width.choice import Price, best_of, rates_of, worth_knowing, worth_verifying
 from pylucebox.width.costs import Prices
 from pylucebox.width.exploration import Credits
+from pylucebox.width.joint import JointChoice
 from pylucebox.width.ledger import Ledger
 from pylucebox.width.lookahead import Lookahead
 from pylucebox.width.passes import Pass
@@ -40,8 +40,6 @@ __all__ = ["AdaptiveWidth"]
 _ADVANCE: Final = 4.0  # drafts that exploration may owe
 _SURE: Final = 0.9  # chance of a chain from which it is worth seeing more of it
 _ASK_US: Final = 30.0  # what a look at the drafts takes, call and return through Python
-_PLENTY: Final = 8.0  # plain steps that may still be lost, from where on only the mean gain counts
-_SCRAP: Final = 0.05  # of a plain step, that at least is left in the worst case
 _SHADE: Final = 0.9  # of a chance counts when one more draft is considered
 _CAUTION: Final = 0.6  # plain steps that may still be lost where a chance counts half
 _LEAST: Final = 0.7  # that is left of a chance, so that a request can get out of where nothing may be lost
@@ -96,8 +94,7 @@ class AdaptiveWidth:
         self._uses_probs = True
         self._tokens = 0
         self._took_us = 0.0
-        self._joint = 0  # drafts that all sequences of a pass verify
-        self._joint_looks = False
+        self._joint = JointChoice()
         self._caution = 1.0  # by which chances are lowered where little may be lost
         self._pass = Pass()
         self._members: list[int] = []  # of the last pass
@@ -153,24 +150,25 @@ class AdaptiveWidth:
         return plan
 
     def _plan(self, seq: int, context: CycleContext) -> CyclePlan:
-        n_active = max(1, context.n_active)
+        _, n_past, n_left, max_width, n_active, hints = context
         state = self._sequences.get(seq)
-        if state is None or context.n_past < state.n_past:  # a new request took the place of a finished one
-            state = self._sequences[seq] = SequenceState(self._carried.successor(), context.hints)
-        opens = not self._pass.members or seq in self._pass.members
+        if state is None or n_past < state.n_past:  # a new request took the place of a finished one
+            state = self._sequences[seq] = SequenceState(self._carried.successor(), hints)
+        members = self._pass.members
+        opens = not members or seq in members
         if opens:
-            if self._pass.members or self._pass.n_observed:  # a pass that was not observed to its end is forgotten
+            if members or self._pass.n_observed:  # a pass that was not observed to its end is forgotten
                 self._pass = Pass()
+                members = self._pass.members
             self._thrift.next_cycle()
             if not self._thrift.light:
-                self._model = self._book.at(n_active, context.n_past)
-        self._pass.members.append(seq)
-        widest = min(context.max_width, context.max_tokens_left, MAX_WIDTH // n_active)
-        state.plan(context.n_past, max(0, widest - 1))
-        if not state.limit:
-            state.reason = "limit"
+                self._model = self._book.at(n_active, n_past)
+        members.append(seq)
+        state.plan(n_past, min(max_width, n_left, MAX_WIDTH // n_active) - 1)
         if n_active > 1:
-            return self._plan_joint(state, n_active, context.max_width, opens=opens)
+            if opens:
+                self._choose_joint(state, n_active, max_width)
+            return self._joint.plan(state.limit)
         return self._plan_alone(state) if state.limit else _PLAIN
 
     def _affordable(self, limit: int) -> int:
@@ -254,21 +252,20 @@ class AdaptiveWidth:
                 return k
         return None
 
-    def _plan_joint(self, state: SequenceState, n_active: int, max_width: int, *, opens: bool) -> CyclePlan:
-        """Return the share of a sequence in a pass of several, which all verify the same width."""
-        if opens and not self._thrift.light:
+    def _choose_joint(self, state: SequenceState, n_active: int, max_width: int) -> None:
+        """Choose what all sequences of a pass do, of which `state` is the first to plan."""
+        joint, prices = self._joint, self._model.prices
+        room_us = self._ledger.room_us(prices.verify[min(n_active, MAX_WIDTH) - 1]) - self._plain_steps.catch_up_us
+        if self._thrift.light:
+            joint.stay(n_active, prices, room_us)
+        elif self._plain_steps.asked(prices.verify[0]):
+            joint.rest()
+        else:
             texts = [self._sequences[seq] for seq in self._members if seq in self._sequences] or [state]
-            prices = self._model.prices
-            widest = min(max_width, MAX_WIDTH // n_active)
             known = [(text.acceptance.rates(), text.limit) for text in texts]
-            room_us = self._ledger.room_us(prices.verify[min(n_active, MAX_WIDTH) - 1])
-            rates = joint_rates(known, n_active, widest, prices, room_us)
-            k = self._joint = best_of(rates, self._joint)
-            # One more step of the common chain, paid once, shows a draft of each sequence.
-            price_us = prices.draft[min(k + 1, MAX_DRAFT)] - prices.draft[k]
-            self._joint_looks = k + 1 < widest and self._credits.pay_floor(price_us)
-        k = min(self._joint, state.limit)
-        return CyclePlan(k + 1, min(k + self._joint_looks, state.limit))
+            widest = min(max_width, MAX_WIDTH // n_active)
+            joint.choose(known, n_active, widest, prices, room_us)
+            joint.look(widest, prices, room_us, self._credits)
 
     # ---- looking at drafts
 
@@ -296,7 +293,9 @@ class AdaptiveWidth:
         if stop == n_made < limit and reach > _SURE and self._looks(state, stop):
             return stop + 1, 1
         state.stop = stop
-        return self._worth_verifying(chances, limit) + 1, 0
+        prices = self._model.prices
+        price = self._price.per_us(prices.verify[0])
+        return worth_verifying(chances[:limit], prices, price, self._ledger.room) + 1, 0
 
     def _goes_on(self, state: SequenceState, depth: int, mood: int, reach: float) -> bool:
         """Tell whether another draft is worth its time after `depth` that hold with the chance `reach`."""
@@ -326,35 +325,6 @@ class AdaptiveWidth:
                 found, best_us = at, spared_us
         return found
 
-    def _worth_verifying(self, chances: Sequence[float], limit: int) -> int:
-        """Return how many of the drafts pay for their rows.
-
-        Gains are weighed by the logarithm of what may still be lost, as a gambler does who must not go broke. What is
-        lost by a row that is nearly free hardly counts then, however little is left, and what a dear one loses counts
-        the more. Where much may be lost this is the mean gain.
-        """
-        _, verify, _, reject = self._model.prices
-        price = self._price.per_us(verify[0])
-        room = self._ledger.room
-        best, best_gain, tokens, reach = 0, 0.0, 0.0, 1.0
-        ends: list[float] = []  # chance that the drafts hold to just this depth
-        for k, chance in enumerate(chances[:limit], 1):
-            ends.append(reach * (1.0 - chance))
-            reach *= chance
-            tokens += reach
-            cost = price * (verify[k] - verify[0])
-            reject_cost = price * reject
-            if room > _PLENTY:
-                gain = tokens - cost - (1.0 - reach) * reject_cost
-            else:
-                broke = max(room, cost + reject_cost + _SCRAP)
-                gain = reach * log1p((k - cost) / broke)
-                for held, share in enumerate(ends):
-                    gain += share * log1p((held - cost - reject_cost) / broke)
-            if gain > best_gain:
-                best, best_gain = k, gain
-        return best
-
     # ---- learning
 
     def observe(self, seq: int, observation: CycleObservation) -> None:
@@ -363,16 +333,19 @@ class AdaptiveWidth:
         state = self._sequences.get(seq)
         if state is None:  # by a caller that did not plan
             state = self._sequences[seq] = SequenceState(self._carried.successor())
-        n_tokens = len(observation.tokens) or observation.n_accepted + 1
+        tokens = observation.tokens
+        n_tokens = len(tokens) or observation.n_accepted + 1
         self._tally.add(observation, n_tokens, state.reason)
-        self._pass.add(observation, n_tokens)
-        if self._pass.n_observed >= max(1, observation.n_active):
+        if self._pass.add(observation, n_tokens) >= observation.n_active:
             self._close_pass(observation)
-        if self._thrift.light:
-            state.shadows.clear()
+        if observation.n_drafted or state.shadows:
+            if self._thrift.light:
+                state.shadows.clear()
+            else:
+                self._learn_text(state, observation)
         else:
-            self._learn_text(state, observation)
-        state.take(observation.tokens)
+            state.hopes = False
+        state.take(tokens)
         self._thrift.spend(self._clock() - began)
 
     def _learn_text(self, state: SequenceState, observation: CycleObservation) -> None:
@@ -405,7 +378,7 @@ class AdaptiveWidth:
         took_us = last.draft_us + last.verify_us + last.rollback_us
         n_rows, n_active = max(1, last.n_rows), max(1, last.n_active)
         was_known = self._model.known
-        self._thrift.earn(took_us, n_active)
+        self._thrift.earn(took_us)
         if was_known and not done.measures:  # finding out what a machine costs is not the text's fault
             self._account(done, last, max(1.0, took_us), catch_up_us)
         counts = self._count(done.n_drafted, last)
@@ -413,10 +386,10 @@ class AdaptiveWidth:
             return
         if n_rows > n_active or counts or not self._model.timed(n_rows):
             self._model.learn_verify(n_rows, last.verify_us, built=last.graph_built)
-        if self._thrift.light:  # prices of steps are learned all the same: with a wrong one nothing would ever be right
-            return
         if done.n_drafted and not last.draft_graph_built:
             self._model.learn_draft(done.n_drafted, max(1.0, last.draft_us - catch_up_us), done.n_launches)
+        if self._thrift.light:  # prices are learned all the same: with a wrong one nothing would ever be right
+            return
         if n_rows > n_active and not last.graph_built:
             self._model.learn_rest(done.rejected, last.rollback_us)
         if not was_known and self._model.known:

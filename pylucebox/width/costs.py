@@ -31,6 +31,7 @@ _FASTER: Final = 0.9  # of the known time, below which a plain step tells that i
 _SWEEP_PLAIN: Final = 2  # of them that a figure from elsewhere counts as
 _HOPE: Final = 0.35  # of the way from the rows below it to its price, such rows are priced
 _MOST_BUILDS: Final = 2  # after so many builds of a row count in a row, building is what it costs
+_HEARSAY: Final = 1.0  # samples that the price of a draft counts as which was measured under other circumstances
 _CHANCE: Final = 0.15  # of a draft's time, by which it may seem to cost more than another
 
 
@@ -62,16 +63,20 @@ class CostModel:
     ----------
     costs
         Where to start from; None if nothing is known.
+    n_active
+        Sequences of a cycle, and with that rows of a plain one.
     """
 
-    def __init__(self, costs: WidthCosts | None = None) -> None:
+    def __init__(self, costs: WidthCosts | None = None, n_active: int = 1) -> None:
         self.source = "none" if costs is None else costs.source
         self.prefill_us_per_token = 0.0 if costs is None else costs.mtp_prefill_us_per_token
         known = costs is not None
         self._shape = _SHAPE if costs is None else costs.verify_us
         self._mean = [figure if known else 0.0 for figure in self._shape]
         self._count = [_SWEEP_SAMPLES if known else 0.0] * MAX_WIDTH
-        self._plain = [self._mean[0]] * _SWEEP_PLAIN if known else []  # the last plain steps
+        self._plain_row = min(n_active, MAX_WIDTH) - 1
+        self._plain: list[float] = []  # the last plain steps
+        self._start_plain()
         self._n_skipped = [0] * MAX_WIDTH
         self._surprises = [0] * MAX_WIDTH  # in a row; negative if the samples were too low
         self._factor = 1.0
@@ -84,6 +89,10 @@ class CostModel:
         self._clean_count = 0.0
         self._prices: Prices | None = None
         self._n_news = 0
+
+    def _start_plain(self) -> None:
+        row = self._plain_row
+        self._plain = [self._mean[row]] * _SWEEP_PLAIN if self._count[row] else []
 
     # ---- prices
 
@@ -132,8 +141,9 @@ class CostModel:
             price = (count[row] * mean[row] + _SHRINK * line) / (count[row] + _SHRINK)
             prices.append(self._factor * price)
         # All is compared with a plain step: what it was measured to take counts, and no guess from other rows.
-        if count[0]:
-            prices[0] = min(mean[0], prices[1])
+        plain = self._plain_row
+        if count[plain]:
+            prices[plain] = min([mean[plain], *prices[plain + 1 : plain + 2]])
         # What is not known costs no more than a step of more rows.
         for row in range(MAX_WIDTH - 2, 0, -1):
             if count[row] < _FORGOTTEN:
@@ -186,11 +196,11 @@ class CostModel:
             self._mean[row], self._count[row] = took_us, 1.0
             self._prices = None
             return
-        if not row and self._count[0]:
+        if row == self._plain_row and self._count[row]:
             # Nothing makes a step faster than it is: much less than was known is believed at once, more is not.
-            known = [took_us] if took_us < _FASTER * self._mean[0] else self._plain[1 - _PLAIN_SAMPLES :]
+            known = [took_us] if took_us < _FASTER * self._mean[row] else self._plain[1 - _PLAIN_SAMPLES :]
             self._plain = [*known, took_us]
-            self._mean[0] = sorted(self._plain)[(len(self._plain) - 1) // 2]
+            self._mean[row] = sorted(self._plain)[(len(self._plain) - 1) // 2]
             self._outdate()
             return
         mean, spread = self._mean[row], _SPREAD
@@ -208,8 +218,10 @@ class CostModel:
             spread = _FIRST_SPREAD
         ratio = min(spread, max(1.0 / spread, deviation))
         count = min(self._count[row] + 1.0, _MOST_SAMPLES) if self._count[row] >= _FORGOTTEN else 1.0
-        for other in range(1, MAX_WIDTH):  # a plain step is measured anew now and then, and never forgotten
+        plain = self._count[self._plain_row]  # is measured anew now and then, and never forgotten
+        for other in range(1, MAX_WIDTH):
             self._count[other] *= _AGEING
+        self._count[self._plain_row] = plain
         self._count[row] = count
         self._mean[row] = mean * (1.0 + (ratio - 1.0) / count)
         self._outdate()
@@ -220,7 +232,8 @@ class CostModel:
         took_us = max(took_us - (n_launches - 1) * self.launch_us, took_us / n_launches)
         sample = took_us / (self._draft_shape[n_drafts - 1] * self._factor)
         if self._draft_count:
-            sample = min(_SPREAD, max(1 / _SPREAD, sample / self._draft_scale)) * self._draft_scale
+            spread = _SPREAD if self._draft_count > _HEARSAY else _FIRST_SPREAD
+            sample = min(spread, max(1 / spread, sample / self._draft_scale)) * self._draft_scale
         count = self._draft_count = min(self._draft_count + 1.0, _MOST_SAMPLES)
         self._draft_scale += (sample - self._draft_scale) / count
 
@@ -248,9 +261,9 @@ class CostModel:
 
     # ---- keeping
 
-    def relative(self) -> CostModel:
+    def relative(self, n_active: int = 1) -> CostModel:
         """Return a model for other circumstances, that starts from the prices of this one and soon knows better."""
-        other = CostModel()
+        other = CostModel(n_active=n_active)
         other.source = self.source
         other.prefill_us_per_token = self.prefill_us_per_token
         other._shape, other._draft_shape = self._shape, self._draft_shape
@@ -260,8 +273,8 @@ class CostModel:
             other._count = [_SWEEP_SAMPLES if n else 0.0 for n in self._count]
         if self._draft_count:
             other._draft_scale = self._draft_scale * self._factor
-            other._draft_count = _SWEEP_SAMPLES
-        other._plain = [other._mean[0]] * _SWEEP_PLAIN if other._count[0] else []
+            other._draft_count = _HEARSAY  # chains of several sequences may cost as one does, or each its own
+        other._start_plain()
         other._reject_us = self.prices.reject
         other._reject_count = min(self._reject_count, _SWEEP_SAMPLES)
         return other
@@ -281,15 +294,15 @@ class CostModel:
         }
 
     @classmethod
-    def restored(cls, stored: dict[str, Any]) -> CostModel:
+    def restored(cls, stored: dict[str, Any], n_active: int) -> CostModel:
         """Return the model that `snapshot` described."""
-        model = cls()
+        model = cls(n_active=n_active)
         model.source = str(stored["source"])
         model.prefill_us_per_token = float(stored["prefill_us_per_token"])
         model._shape = tuple(map(float, stored["shape"]))
         model._mean = [float(figure) for figure in stored["mean"]]
         model._count = [float(figure) for figure in stored["count"]]
-        model._plain = [model._mean[0]] * _SWEEP_PLAIN if model._count[0] else []
+        model._start_plain()
         model._factor = float(stored["factor"])
         model._draft_shape = tuple(map(float, stored["draft_shape"]))
         model._draft_scale, model._draft_count = map(float, stored["draft"])

@@ -21,9 +21,11 @@ class Pass:
         self.rejected = False
         self.measures = False  # run for its time alone
 
-    def add(self, observation: CycleObservation, n_tokens: int) -> None:
-        """Take what was observed of one sequence, and how many tokens it got."""
+    def add(self, observation: CycleObservation, n_tokens: int) -> int:
+        """Take what was observed of one sequence, and how many tokens it got; return how many were observed so far."""
         self.n_observed += 1
         self.n_tokens += n_tokens
         self.n_drafted = max(self.n_drafted, observation.n_drafted)
-        self.rejected |= observation.n_accepted < observation.n_verified
+        if observation.n_accepted < observation.width - 1:
+            self.rejected = True
+        return self.n_observed

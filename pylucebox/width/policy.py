@@ -29,8 +29,7 @@ __all__ = [
 MAX_WIDTH: Final = MAX_DRAFT + 1
 
 
-@dataclass(frozen=True, slots=True)
-class CycleContext:
+class CycleContext(NamedTuple):
     """What is known before a cycle.
 
     Attributes
@@ -76,8 +75,7 @@ class CyclePlan(NamedTuple):
     ask: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CycleObservation:
+class CycleObservation(NamedTuple):
     """What a cycle turned out to be.
 
     Attributes
@@ -96,8 +94,6 @@ class CycleObservation:
         Rows of the verify step over all sequences.
     graph_built
         Whether a graph had to be built, so that the times are not those of a later cycle of this width.
-    n_verified
-        Drafts of this sequence that were verified, ``width - 1``; left out, it is computed.
     draft_tokens
         The drafts, `n_drafted` token ids; empty when the caller does not know them.
     tokens
@@ -120,17 +116,16 @@ class CycleObservation:
     rollback_us: int
     n_rows: int
     graph_built: bool
-    n_verified: int = -1
     draft_tokens: tuple[int, ...] = ()
     tokens: tuple[int, ...] = ()
     n_active: int = 1
     draft_graph_built: bool = False
     shared_prefill: bool = False
 
-    def __post_init__(self) -> None:
-        """Compute `n_verified` where it was left out."""
-        if self.n_verified < 0:
-            object.__setattr__(self, "n_verified", self.width - 1)
+    @property
+    def n_verified(self) -> int:
+        """Drafts of this sequence that were verified."""
+        return self.width - 1
 
 
 @runtime_checkable

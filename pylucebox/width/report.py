@@ -28,9 +28,10 @@ class Tally:
         """Count a cycle of a sequence, and why it verified nothing if it did so."""
         self._cycles += 1
         self._tokens += n_tokens
-        self._verified[observation.n_verified] += 1
+        n_verified = observation.width - 1
+        self._verified[n_verified] += 1
         self._drafted[observation.n_drafted] += 1
-        if not observation.n_verified:
+        if not n_verified:
             self._reasons[reason] += 1
 
     def label(self, depth: int, held: bool) -> None:

@@ -71,10 +71,11 @@ class SequenceState:
         self._forecast = Forecast()
 
     def plan(self, n_past: int, limit: int) -> None:
-        """Start a cycle."""
-        self.n_past, self.limit = n_past, limit
-        self.signs, self.chances, self.usual, self.moods, self.reach = [], [], [], [], 1.0
-        self.stop, self.reason = 0, "price"
+        """Start a cycle of at most `limit` drafts; a negative number is none."""
+        self.n_past, self.stop = n_past, 0
+        self.limit, self.reason = (limit, "price") if limit > 0 else (0, "limit")
+        if self.moods:  # drafts were looked at
+            self.signs, self.chances, self.usual, self.moods, self.reach = [], [], [], [], 1.0
 
     def open_chain(self) -> int:
         """Begin a chain of drafts; return the mood that its first draft will be made in."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import json
 import os
 import sys
@@ -73,11 +72,11 @@ class Recording(FixedWidth):
         self._file = open(os.environ["RECORD"], "a", buffering=1, encoding="utf-8")  # noqa: SIM115, PTH123
 
     def choose(self, seq: int, context: CycleContext) -> int:
-        self._write({"context": dataclasses.asdict(context)})
+        self._write({"context": context._asdict()})
         return super().choose(seq, context)
 
     def observe(self, seq: int, observation: CycleObservation) -> None:
-        self._write({"observation": dataclasses.asdict(observation)})
+        self._write({"observation": {**observation._asdict(), "n_verified": observation.n_verified}})
         super().observe(seq, observation)
 
     def _write(self, line: dict[str, Any]) -> None:
@@ -90,6 +89,17 @@ class Uneven(Recording):
     def choose(self, seq: int, context: CycleContext) -> int:
         super().choose(seq, context)
         return min(2 + seq, context.max_width)
+
+
+class Parked(Recording):
+    """Drafts nothing but in every fiftieth cycle."""
+
+    n_chosen = 0
+
+    def choose(self, seq: int, context: CycleContext) -> int:
+        super().choose(seq, context)
+        self.n_chosen += 1
+        return 1 if self.n_chosen % 50 else min(2, context.max_width)
 
 
 class Asking(Recording):

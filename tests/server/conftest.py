@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from _server import Serve, Server, StartServe, StartServer, StartWorker, Worker
 
 AnyServer = TypeVar("AnyServer", bound=Server)
+FOR_CLIENTS = ("--ctx-size", 4096, "--parallel", 4, "--jinja")
 DEMO_DIR = Path(pylucebox.__file__).parent / "demo_model"
 
 
@@ -48,6 +49,21 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServe]:
 def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartWorker]:
     """Start workers, each once for its arguments, and see that all end in good order."""
     yield from _starter(Worker, tmp_path_factory)
+
+
+# Of tests that talk to a server as clients do. Modules with needs of their own have fixtures of the same name.
+
+
+@pytest.fixture(scope="module")
+def server(serve: StartServe, demo_model: Path) -> Serve:
+    """A server with drafts."""
+    return serve(demo_model, *FOR_CLIENTS)
+
+
+@pytest.fixture(scope="module")
+def plain_server(serve: StartServe, demo_model: Path) -> Serve:
+    """The same without."""
+    return serve(demo_model, *FOR_CLIENTS, "--mtp", "off")
 
 
 def _starter(kind: type[AnyServer], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., AnyServer]]:

@@ -16,19 +16,7 @@ PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}}, "requi
 TOOL = {"type": "function", "function": {"name": "add", "description": "Add.", "parameters": PARAMETERS}}
 
 
-SMALL = ("--ctx-size", 4096, "--parallel", 4, "--jinja")
-
 Same = Callable[[Callable[[Any, dict[str, Any]], Any]], Any]
-
-
-@pytest.fixture(scope="module")
-def server(serve: StartServe, demo_model: Path) -> Serve:
-    return serve(demo_model, *SMALL)
-
-
-@pytest.fixture(scope="module")
-def plain_server(serve: StartServe, demo_model: Path) -> Serve:
-    return serve(demo_model, *SMALL, "--mtp", "off")
 
 
 @pytest.fixture(scope="module")

@@ -105,6 +105,9 @@ def test_request_without_drafts(adaptive: Worker, body: dict[str, Any]) -> None:
         {"verify_width": 9},
         {"verify_width": -1},
         {"verify_width": "wide"},
+        {"verify_width": True},
+        {"verify_width": 2.5},
+        {"verify_width": 2**63},
         {"speculative": "no"},
         {"speculative": False, "verify_width": 4},
         {"speculative": True, "verify_width": 1},
@@ -165,6 +168,21 @@ def test_policy_is_told_what_each_pass_was(with_policy: StartPolicy, tmp_path: P
     contexts = record(tmp_path, "context")
     n_prompt = reply["tokens_evaluated"]
     assert [context["n_past"] for context in contexts][:2] == [n_prompt, n_prompt + len(seen[0]["tokens"])]
+
+
+def test_policy_that_wants_no_drafts_is_told_of_every_pass(with_policy: StartPolicy, tmp_path: Path) -> None:
+    """Of several at once, but of none too late to draft again, and of the last when the reply is over."""
+    server = with_policy("Parked")
+    reply = server.complete("def add(a, b):", n_predict=200, ignore_eos=True)
+    seen = observed(tmp_path, 199)
+    assert [token for cycle in seen for token in cycle["tokens"]] == reply["tokens"][1:]
+    widths = [cycle["width"] for cycle in seen]
+    n_wanted = len(record(tmp_path, "context")) // 50
+    assert n_wanted >= 2
+    assert widths.count(2) >= 1
+    # each pass is asked about once, and the answer for one that was told of late holds for a few
+    assert len(record(tmp_path, "context")) in (len(seen), len(seen) + 1)
+    assert server.get("/health")["speculative"]["policy"]["late"] == 0
 
 
 def test_policy_that_asks_decides_after_the_probabilities(with_policy: StartPolicy, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from _server import Serve, StartServe
 langchain = pytest.importorskip("langchain_openai", reason="langchain-openai is not installed")
 
 ARMS = ({"verify_width": 0}, {"verify_width": 5})  # the policy's width, and drafts in every pass
-SMALL = ("--ctx-size", 4096, "--parallel", 4, "--jinja")
 ADD = {
     "title": "add",
     "description": "Add two numbers.",
@@ -26,16 +25,6 @@ ADD = {
 
 Make = Callable[..., Any]
 Same = Callable[[Callable[[Make], Any]], Any]
-
-
-@pytest.fixture(scope="module")
-def server(serve: StartServe, demo_model: Path) -> Serve:
-    return serve(demo_model, *SMALL)
-
-
-@pytest.fixture(scope="module")
-def plain_server(serve: StartServe, demo_model: Path) -> Serve:
-    return serve(demo_model, *SMALL, "--mtp", "off")
 
 
 def address(server: Serve) -> dict[str, Any]:

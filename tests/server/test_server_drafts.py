@@ -137,6 +137,23 @@ def test_prompts_come_back_from_the_servers_cache(plain: Worker, drafting: Worke
     assert found[drafting] == found[plain]
 
 
+def test_pairs_that_wait_come_back_from_the_servers_cache(drafting: Worker) -> None:
+    """A reply without drafts leaves them; they are put aside with the text, and drafts hold as if it had stayed."""
+    text = "the cat sat on the mat and the dog sat on the cat. " * 10  # that no other test has left in the cache
+    prompt: list[int] = drafting.post("/tokenize", content=text)["tokens"]
+    rates = []
+    for apart in (False, True):
+        drafting.complete(PROMPTS[0], n_predict=1, id_slot=2, cache_prompt=True)  # nothing of the text is left
+        first = drafting.complete(prompt, n_predict=60, id_slot=2, cache_prompt=True, verify_width=1)["tokens"]
+        if apart:
+            drafting.complete(PROMPTS[3] * 8, n_predict=4, id_slot=2, cache_prompt=True, verify_width=4)
+        reply = drafting.complete([*prompt, *first], n_predict=96, id_slot=2, cache_prompt=True, verify_width=8)
+        assert reply["timings"]["cache_n"] >= len(prompt) + 58
+        rates.append((reply["tokens"], reply["timings"]["draft_n_accepted"], reply["timings"]["draft_n"]))
+    assert rates[1] == rates[0]
+    assert rates[0][1] > 0
+
+
 def test_slot_that_is_saved_and_restored(plain: Worker, drafting: Worker, slots: Path) -> None:
     prompt: list[int] = drafting.post("/tokenize", content=LONG)["tokens"]
     drafting.complete(prompt, n_predict=8, cache_prompt=True, id_slot=0, verify_width=4)
@@ -160,6 +177,17 @@ def test_several_choices_of_one_prompt(plain: Worker, drafting: Worker) -> None:
         for server, width in ((plain, {}), (drafting, {"verify_width": 4}))
     ]
     assert texts[1] == texts[0]
+
+
+def test_choices_that_fill_all_slots(plain: Worker, drafting: Worker) -> None:
+    """No cell is left that a choice could move to from the one that it shares with the others."""
+    for seed in range(12):
+        options = {"n": 4, "seed": seed, "temperature": 0.8, "n_predict": 12, "ignore_eos": True}
+        wanted, got = (
+            [choice["tokens"] for choice in server.complete(PROMPTS[seed % 4], **options, **width)]  # type: ignore[index]
+            for server, width in ((plain, {}), (drafting, {"verify_width": 2}))
+        )
+        assert got == wanted
 
 
 def test_slots_come_and_go(plain: Worker, drafting: Worker) -> None:
@@ -262,6 +290,21 @@ def test_timings_add_up_to_the_tokens(drafting: Worker, body: dict[str, Any]) ->
         if reply["stop_type"] == "limit":
             assert timings["predicted_n"] == n_given == 64
         assert timings["draft_n"] >= sum(i * n for i, n in enumerate(passes))
+
+
+def n_waits(server: Worker) -> int:
+    """Return how often threads of a server have waited for something."""
+    states = [(thread / "status").read_text("ascii") for thread in Path(f"/proc/{server.process.pid}/task").iterdir()]
+    return sum(int(state.split("\nvoluntary_ctxt_switches:")[1].split()[0]) for state in states)
+
+
+def test_pass_without_drafts_wakes_no_thread_more(plain: Worker, drafting: Worker) -> None:
+    """The slots' thread yields to the queue for the decode alone, which makes that wait two times, or three."""
+    for server in (plain, drafting):
+        server.complete(PROMPTS[1], n_predict=N_TOKENS)
+        before = n_waits(server)
+        server.complete(PROMPTS[1], n_predict=400, ignore_eos=True, speculative=False)
+        assert 400 < n_waits(server) - before < 5 * 400
 
 
 # ---- costs -----------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from pylucebox.width import CycleContext, CycleObservation, CyclePlan, WidthPolicy
@@ -36,7 +35,7 @@ class Unhinted:
 
     def plan(self, seq: int, context: CycleContext) -> CyclePlan:
         """Pass on what is not about the text."""
-        return self._policy.plan(seq, replace(context, hints=None))
+        return self._policy.plan(seq, context._replace(hints=None))
 
     def decide(self, seq: int, probs: Sequence[float], tokens: Sequence[int] = ()) -> tuple[int, int]:
         """Pass on."""
@@ -57,7 +56,7 @@ class Blind(Unhinted):
     def observe(self, seq: int, observation: CycleObservation) -> None:
         """Pass on what held and what it took."""
         probs = (_SAYS_NOTHING,) * len(observation.draft_probs)
-        self._policy.observe(seq, replace(observation, draft_probs=probs))
+        self._policy.observe(seq, observation._replace(draft_probs=probs))
 
 
 class Plain:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from _traces import COSTS, trace_of
@@ -132,7 +131,7 @@ def test_what_a_policy_is_told() -> None:
     replay(trace, watcher, Machine(COSTS))
     assert watcher.begun == [(1, 8)]
     assert all(context.hints is watcher.contexts[0].hints for context in watcher.contexts)
-    assert [replace(context, hints=None) for context in watcher.contexts] == [
+    assert [context._replace(hints=None) for context in watcher.contexts] == [
         CycleContext(seq=0, n_past=3, max_tokens_left=4, max_width=4, n_active=1),
         CycleContext(seq=0, n_past=5, max_tokens_left=2, max_width=2, n_active=1),
         CycleContext(seq=0, n_past=6, max_tokens_left=1, max_width=1, n_active=1),
@@ -149,7 +148,6 @@ def test_what_a_policy_is_told() -> None:
         rollback_us=0,
         n_rows=2,
         graph_built=False,
-        n_verified=1,
         draft_tokens=trace.drafts[0][:3],
         tokens=trace.tokens[1:3],
         n_active=1,

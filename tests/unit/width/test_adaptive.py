@@ -195,9 +195,12 @@ def test_cancelled_cycles_leave_no_trace() -> None:
 
 
 def batch(
-    policy: AdaptiveWidth, chances: list[float], machine: WidthCosts, lengths: list[int]
+    policy: AdaptiveWidth, chances: list[float], machine: WidthCosts, lengths: list[int], then: float | None = None
 ) -> Counter[tuple[int, int]]:
-    """Run sequences side by side until all have their tokens; count passes by sequences and width."""
+    """Run sequences side by side until all have their tokens; count passes by sequences and width.
+
+    Drafts hold with the chances of each, and in the second half of a text with `then`, if that is given.
+    """
     rng = random.Random(0)
     passes: Counter[tuple[int, int]] = Counter()
     left = list(lengths)
@@ -212,7 +215,8 @@ def batch(
         passes[len(active), max(width for _, width in plans.values())] += 1
         n_draft = max(n_drafted for n_drafted, _ in plans.values())
         for seq, (n_drafted, width) in plans.items():
-            drafts = tuple(1 if rng.random() < chances[seq] else WRONG for _ in range(n_drafted))
+            chance = chances[seq] if then is None or left[seq] > lengths[seq] // 2 else then
+            drafts = tuple(1 if rng.random() < chance else WRONG for _ in range(n_drafted))
             held = next((d for d in range(width - 1) if drafts[d] == WRONG), width - 1)
             policy.observe(
                 seq,
@@ -245,6 +249,22 @@ def test_four_sequences_with_one_finishing_early() -> None:
 def test_batch_with_useless_drafts_goes_without() -> None:
     passes = batch(adaptive(MIDDLE), [0.02] * 3, MIDDLE, [400] * 3)
     assert passes[3, 1] > 0.9 * passes.total()
+
+
+def test_batch_loses_no_more_than_the_ledger_allows_even_if_thinking_is_too_dear() -> None:
+    """What was chosen while drafts held is not kept for want of time when they do no longer."""
+    now_ns = 0
+
+    def dear_clock() -> int:
+        nonlocal now_ns
+        now_ns += 200_000
+        return now_ns
+
+    plain_us = SMALL.verify_us[3]
+    passes = batch(AdaptiveWidth(SMALL, clock=dear_clock), [0.99] * 4, SMALL, [1000] * 4, then=0.0)
+    assert passes[4, 2] > 100  # they pay at first
+    n_lost = passes[4, 2] - 250  # passes that took longer and brought nothing more
+    assert n_lost * (SMALL.verify_us[7] + SMALL.draft_us[0] - plain_us) < 0.02 * 1000 * plain_us + 14 * plain_us
 
 
 @pytest.mark.parametrize("n_seq", [5, 8, 9])

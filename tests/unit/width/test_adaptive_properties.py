@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from pylucebox.width import AdaptiveWidth, CycleContext, CycleObservation, FixedWidth, WidthCosts
-from pylucebox.width.choice import best_of, rates_of
+from pylucebox.width.choice import best_of, rates_of, worth_verifying
 from pylucebox.width.costs import CostModel
 
 from ._drive import FLAT, MACHINES, MIDDLE, STEEP, StoppedClock, Text, drive, text
@@ -104,12 +104,8 @@ def test_counting_never_narrows_when_drafts_hold_more_often(
 @MANY
 @given(machine=machines, share=st.lists(chances, min_size=7, max_size=7))
 def test_fewer_drafts_are_verified_when_time_is_dearer(machine: WidthCosts, share: list[float]) -> None:
-    policy = AdaptiveWidth(machine, clock=StoppedClock())
     prices = CostModel(machine).prices
-    verified = []
-    for factor in (1.0, 1.5, 2.0, 4.0):
-        policy._price.per_us = lambda plain_us, factor=factor: factor / plain_us  # type: ignore[method-assign,misc]
-        verified.append(policy._worth_verifying(share, 7))
+    verified = [worth_verifying(share, prices, factor / prices.verify[0], 4.0) for factor in (1.0, 1.5, 2.0, 4.0)]
     assert all(a >= b for a, b in pairwise(verified)), prices
 
 
@@ -120,9 +116,10 @@ def test_fewer_drafts_are_verified_when_time_is_dearer(machine: WidthCosts, shar
 def test_more_drafts_are_verified_when_they_are_surer(
     machine: WidthCosts, share: list[float], better: list[float]
 ) -> None:
-    policy = AdaptiveWidth(machine, clock=StoppedClock())
+    prices = CostModel(machine).prices
     surer = [a + (1.0 - a) * b for a, b in zip(share, better, strict=True)]
-    assert policy._worth_verifying(surer, 7) >= policy._worth_verifying(share, 7)
+    wanted = [worth_verifying(chances, prices, 1.0 / prices.verify[0], 4.0) for chances in (share, surer)]
+    assert wanted[0] <= wanted[1]
 
 
 @FEW

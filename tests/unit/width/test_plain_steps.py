@@ -8,6 +8,8 @@ from pylucebox.width.costs import CostModel
 from pylucebox.width.plain_steps import PlainSteps
 from pylucebox.width.policy import WidthCosts
 
+from ._drive import costs
+
 SLOW_US, FAST_US = 20_000.0, 500.0
 
 
@@ -82,3 +84,16 @@ def test_a_plain_step_much_faster_than_known_is_believed_at_once_and_a_slower_on
     assert model.relative().prices.verify[0] == pytest.approx(450.0, abs=10)
     model.learn_verify(1, 2000.0, built=False)
     assert model.relative().prices.verify[0] == pytest.approx(460.0, abs=10)
+
+
+def test_plain_step_of_several_sequences_is_treated_like_that_of_one() -> None:
+    model = CostModel(costs(24_000, 3_500, 1_600)).relative(4)
+    plain_us = model.prices.verify[3]
+    for _ in range(24):
+        model.learn_verify(4, 0.5 * plain_us, built=False)
+    assert model.prices.verify[3] == pytest.approx(0.5 * plain_us)  # no guess from other rows
+    for _ in range(12):
+        model.learn_verify(4, 5 * plain_us, built=False)
+        for _ in range(4):
+            model.learn_verify(4, 0.51 * plain_us, built=False)
+    assert model.prices.verify[3] < 0.52 * plain_us  # hiccups are none of it
