@@ -1,5 +1,7 @@
 #include "gumbel_race.h"
 
+#include "lanes.h"
+
 #include <algorithm>
 #include <cstring>
 
@@ -7,13 +9,8 @@ namespace lucebox {
 
 namespace {
 
-const int32_t LANES    = PHILOX_LANES; // loops over so many become vector instructions
-const int32_t SHORT    = 32;           // tokens below which it does not matter whether they follow each other
-
-// Groups of four tokens, whose words are made at once. A run may begin inside of one.
-const int32_t N_GROUPS = token_block::SIZE / 4 + LANES;
-
-const philox_lanes make_words = philox_of_this_cpu();
+const int32_t LANES = PHILOX_LANES; // loops over so many become vector instructions
+const int32_t SIZE  = token_block::SIZE;
 
 // The highest noise there is, that of the word of ones, is 22.87.
 const double NO_SUCH_NOISE = 22.9;
@@ -23,69 +20,262 @@ double room(double sum) {
     return 1e-4 + 1e-6 * std::abs(sum);
 }
 
-// Noise that a token with that logit must have to reach the bar, or somewhat less.
-double needed_noise(double bar, float logit) {
-    return (bar - logit) - room(bar);
-}
-
-// Words below this have less noise than that: noise is at most -ln(1 - u), u the word's place in (0, 1).
-uint32_t word_from(double noise) {
-    const double rest = std::exp(-noise) * (1.0 + 1e-9);
-    return rest < 1.0 ? (uint32_t) std::max(0.0, 0x1p32 * (1.0 - rest) - 2.0) : 0;
-}
-
 // Somewhat more than the noise of a word, but for rounding. It takes no logarithm: the bits of a float are its logarithm,
 // roughly, and never more than that.
-float noise_at_most(uint32_t word) {
+LUCEBOX_INLINE float noise_at_most(uint32_t word) {
     const float rest = (float) (int32_t) (~word >> 1); // 2^31 (1 - u)
     int32_t     bits;
     std::memcpy(&bits, &rest, sizeof(bits));
     return 0.693147181f * ((float) (127 + 31) - (float) bits * 0x1p-23f);
 }
 
-// Words as they compare: SSE2 compares signed numbers only.
-int32_t ordered(uint32_t word) {
-    return (int32_t) (word ^ 0x80000000u);
-}
-
-struct block_words {
-    uint32_t of[4][N_GROUPS]; // [token % 4][group]
-};
-
-// Sets those of `hits` whose group has a word from `lowest` on; says whether there are any.
-bool find_hits(const block_words & words, int32_t n_groups, uint32_t lowest, int32_t (&hits)[N_GROUPS]) {
-    const int32_t from = ordered(lowest);
-    int32_t       any  = 0;
-    for (int32_t i = 0; i < n_groups; ++i) {
-        hits[i] = (ordered(words.of[0][i]) >= from) | (ordered(words.of[1][i]) >= from) |
-                  (ordered(words.of[2][i]) >= from) | (ordered(words.of[3][i]) >= from);
-        any |= hits[i];
+// Of a multiple of LANES; what is no number does not count.
+LUCEBOX_INLINE float highest_of(const float * values, int32_t n) {
+    float highest[4 * LANES];
+    for (int32_t lane = 0; lane < 4 * LANES; ++lane) {
+        highest[lane] = -INFINITY;
     }
-    return any != 0;
-}
-
-// Of a multiple of LANES.
-float highest_of(const float * values, int32_t n) {
-    float highest[LANES];
-    std::copy_n(values, LANES, highest);
-    for (int32_t i = LANES; i < n; i += LANES) {
+    int32_t i = 0;
+    for (; i + 4 * LANES <= n; i += 4 * LANES) { // so many do not wait for each other
+        for (int32_t lane = 0; lane < 4 * LANES; ++lane) {
+            highest[lane] = values[i + lane] > highest[lane] ? values[i + lane] : highest[lane];
+        }
+    }
+    for (; i < n; i += LANES) {
         for (int32_t lane = 0; lane < LANES; ++lane) {
             highest[lane] = values[i + lane] > highest[lane] ? values[i + lane] : highest[lane];
         }
     }
-    for (int32_t lane = 1; lane < LANES; ++lane) {
-        highest[0] = highest[lane] > highest[0] ? highest[lane] : highest[0];
+    for (int32_t half = 2 * LANES; half > 0; half /= 2) {
+        for (int32_t lane = 0; lane < half; ++lane) {
+            highest[lane] = highest[lane + half] > highest[lane] ? highest[lane + half] : highest[lane];
+        }
     }
     return highest[0];
 }
 
-bool is_run(const token_block & block) {
+// Whether whole groups of tokens follow each other: their words need not be made one by one.
+LUCEBOX_INLINE bool is_run(const token_block & block) {
     int32_t apart = 0;
     for (int32_t i = 0; i < block.n; ++i) {
         apart |= block.tokens[i] ^ (block.tokens[0] + i);
     }
-    return apart == 0;
+    return apart == 0 && block.n == SIZE && block.tokens[0] % 4 == 0;
 }
+
+// Whether one of a multiple of LANES is not below the bound.
+LUCEBOX_INLINE bool any_from(const float * values, int32_t n, float bound) {
+    int32_t any = 0;
+    for (int32_t i = 0; i < n; ++i) {
+        any |= !(values[i] < bound);
+    }
+    return any != 0;
+}
+
+// The first place of a number that is there.
+LUCEBOX_INLINE int32_t place_of(const float * values, float wanted) {
+    int32_t begin = 0;
+    for (int32_t any = 0;; begin += LANES) {
+        for (int32_t i = 0; i < LANES; ++i) {
+            any |= values[begin + i] == wanted;
+        }
+        if (any) {
+            break;
+        }
+    }
+    while (values[begin] != wanted) {
+        ++begin;
+    }
+    return begin;
+}
+
+// Tokens with their words, in an order that suits vectors. Who only fills it up has a logit of minus infinity.
+struct field {
+    float    logits[SIZE];
+    uint32_t words[SIZE];
+};
+
+// Tokens in the order of a block.
+struct order_of_block {
+    const token_block & block;
+    int64_t             first_entry;
+
+    int32_t token(int32_t i) const { return block.tokens[i]; }
+    int64_t entry(int32_t i) const { return first_entry + i; }
+};
+
+// Tokens of a run by their remainder of 4, then by their group, as words are made.
+struct order_of_groups {
+    static constexpr int32_t N_GROUPS = SIZE / 4;
+
+    int32_t first_token;
+    int64_t first_entry;
+
+    static int32_t offset(int32_t i) { return 4 * (i % N_GROUPS) + i / N_GROUPS; }
+    int32_t        token(int32_t i) const { return first_token + offset(i); }
+    int64_t        entry(int32_t i) const { return first_entry + offset(i); }
+};
+
+} // namespace
+
+// A race with loops for one kind of vectors.
+template <philox_lanes make_words> struct race_in_lanes {
+    static LUCEBOX_INLINE void enter(gumbel_race & race, const token_block & block, int64_t first_entry) {
+        if (is_run(block)) {
+            enter_run(race, block.logits, 1.0f, block.tokens[0], first_entry);
+        } else {
+            enter_apart(race, block, first_entry);
+        }
+    }
+
+    static LUCEBOX_INLINE void enter_row(gumbel_race & race, const float * logits, int64_t n, float scale) {
+        // the part with the highest logit goes first: it leaves the others little to hope for
+        const int64_t n_whole = n / SIZE * SIZE;
+        int64_t       first   = 0;
+        float         highest = -INFINITY;
+        for (int64_t begin = 0; begin < n_whole; begin += SIZE) {
+            const float of_part = highest_of(logits + begin, SIZE);
+            first               = of_part > highest ? begin : first;
+            highest             = of_part > highest ? of_part : highest;
+        }
+        for (int64_t i = -1; i * SIZE < n_whole; ++i) {
+            const int64_t begin = i < 0 ? first : i * SIZE;
+            if (begin < n_whole && (i < 0 || begin != first)) {
+                enter_run(race, logits + begin, scale, (int32_t) begin, begin);
+            }
+        }
+        token_block rest;
+        rest.n = (int32_t) (n - n_whole);
+        for (int32_t i = 0; i < rest.n; ++i) {
+            rest.logits[i] = logits[n_whole + i] * scale;
+            rest.tokens[i] = (int32_t) n_whole + i;
+        }
+        rest.pad();
+        enter_apart(race, rest, n_whole);
+    }
+
+  private:
+    // Whether the highest noise there is would bring one of the tokens to the bar.
+    static LUCEBOX_INLINE bool has_chance(const gumbel_race & race, const float * logits, int32_t n) {
+        return any_from(logits, n, (float) (race.bar() - NO_SUCH_NOISE - room(race.bar())));
+    }
+
+    static LUCEBOX_INLINE void enter_run(gumbel_race & race, const float * logits, float scale, int32_t first_token,
+                                         int64_t first_entry) {
+        const int32_t n_groups = order_of_groups::N_GROUPS;
+        field         runners;
+        for (int32_t lane = 0; lane < 4; ++lane) {
+            for (int32_t group = 0; group < n_groups; ++group) {
+                runners.logits[lane * n_groups + group] = logits[4 * group + lane] * scale;
+            }
+        }
+        if (!has_chance(race, runners.logits, SIZE)) {
+            return;
+        }
+        uint32_t groups[n_groups];
+        for (int32_t i = 0; i < n_groups; ++i) {
+            groups[i] = (uint32_t) (first_token / 4 + i);
+        }
+        for (int32_t first = 0; first < n_groups; first += LANES) {
+            make_words(race.at, groups + first, runners.words + first, n_groups);
+        }
+        settle_likely(race, runners, order_of_groups{ first_token, first_entry });
+    }
+
+    static LUCEBOX_INLINE void enter_apart(gumbel_race & race, const token_block & block, int64_t first_entry) {
+        if (!has_chance(race, block.logits, block.n_padded())) {
+            return;
+        }
+        field runners;
+        for (int32_t begin = 0; begin < SIZE; begin += LANES) {
+            if (begin >= block.n) {
+                std::fill_n(runners.logits + begin, LANES, -INFINITY);
+                std::fill_n(runners.words + begin, LANES, 0);
+                continue;
+            }
+            const int32_t * tokens = block.tokens + begin;
+            uint32_t        groups[LANES];
+            uint32_t        made[4][LANES];
+            for (int32_t i = 0; i < LANES; ++i) {
+                groups[i] = (uint32_t) tokens[i] / 4;
+            }
+            make_words(race.at, groups, made[0], LANES);
+            for (int32_t i = 0; i < LANES; ++i) {
+                const uint32_t low        = tokens[i] & 1 ? made[1][i] : made[0][i];
+                const uint32_t high       = tokens[i] & 1 ? made[3][i] : made[2][i];
+                runners.words[begin + i]  = tokens[i] & 2 ? high : low;
+                runners.logits[begin + i] = block.logits[begin + i];
+            }
+        }
+        settle_likely(race, runners, order_of_block{ block, first_entry });
+    }
+
+    // Those that may come before the bar, the likeliest of them first: then hardly another one needs its exact sum.
+    template <typename order_of_tokens>
+    static LUCEBOX_INLINE void settle_likely(gumbel_race & race, const field & runners, const order_of_tokens & order) {
+        float at_most[SIZE];
+        for (int32_t i = 0; i < SIZE; ++i) {
+            at_most[i] = runners.logits[i] + noise_at_most(runners.words[i]);
+        }
+        while (any_from(at_most, SIZE, (float) (race.bar() - room(race.bar())))) {
+            const float top = highest_of(at_most, SIZE);
+            if (!(top > -INFINITY)) {
+                return;
+            }
+            const int32_t i = place_of(at_most, top);
+            race.settle(runners.logits[i], order.token(i), runners.words[i], order.entry(i));
+            at_most[i] = -INFINITY;
+        }
+    }
+};
+
+namespace {
+
+void enter_any(gumbel_race & race, const token_block & block, int64_t first_entry) {
+    race_in_lanes<philox_of_any_cpu>::enter(race, block, first_entry);
+}
+
+void enter_row_any(gumbel_race & race, const float * logits, int64_t n, float scale) {
+    race_in_lanes<philox_of_any_cpu>::enter_row(race, logits, n, scale);
+}
+
+#ifdef LUCEBOX_X86_FORMS
+LUCEBOX_AVX2 void enter_avx2(gumbel_race & race, const token_block & block, int64_t first_entry) {
+    race_in_lanes<philox_avx2>::enter(race, block, first_entry);
+}
+
+LUCEBOX_AVX2 void enter_row_avx2(gumbel_race & race, const float * logits, int64_t n, float scale) {
+    race_in_lanes<philox_avx2>::enter_row(race, logits, n, scale);
+}
+
+LUCEBOX_AVX512 void enter_avx512(gumbel_race & race, const token_block & block, int64_t first_entry) {
+    race_in_lanes<philox_avx512>::enter(race, block, first_entry);
+}
+
+LUCEBOX_AVX512 void enter_row_avx512(gumbel_race & race, const float * logits, int64_t n, float scale) {
+    race_in_lanes<philox_avx512>::enter_row(race, logits, n, scale);
+}
+#endif
+
+struct forms {
+    void (*enter)(gumbel_race &, const token_block &, int64_t);
+    void (*enter_row)(gumbel_race &, const float *, int64_t, float);
+};
+
+forms forms_of_this_cpu() {
+    switch (lanes_of_this_cpu()) {
+#ifdef LUCEBOX_X86_FORMS
+        case lanes::AVX512:
+            return { enter_avx512, enter_row_avx512 };
+        case lanes::AVX2:
+            return { enter_avx2, enter_row_avx2 };
+#endif
+        default:
+            return { enter_any, enter_row_any };
+    }
+}
+
+const forms FORMS = forms_of_this_cpu();
 
 } // namespace
 
@@ -93,92 +283,23 @@ float token_block::highest() const {
     return n == 0 ? -INFINITY : highest_of(logits, n_padded());
 }
 
-void gumbel_race::settle(const token_block & block, int32_t i, uint32_t word, int64_t first_entry) {
-    const double  score = (double) block.logits[i] + gumbel_of(word);
-    const int32_t token = block.tokens[i];
+void gumbel_race::enter(const token_block & block, int64_t first_entry) {
+    FORMS.enter(*this, block, first_entry);
+}
+
+void gumbel_race::enter_row(const float * logits, int64_t n, float scale) {
+    FORMS.enter_row(*this, logits, n, scale);
+}
+
+void gumbel_race::settle(float logit, int32_t token, uint32_t word, int64_t entry) {
+    const double score = (double) logit + gumbel_of(word);
     if (score > first || (score == first && winner >= 0 && token < winning_token)) {
         second        = first;
         first         = score;
-        winner        = first_entry + i;
+        winner        = entry;
         winning_token = token;
     } else if (score > second) {
         second = score;
-    }
-}
-
-void gumbel_race::enter(const token_block & block, int64_t first_entry) {
-    const float  highest = block.highest();
-    const double need    = needed_noise(bar(), highest);
-    if (highest == -INFINITY || need > NO_SUCH_NOISE) {
-        return;
-    }
-    if (block.n >= SHORT && is_run(block)) {
-        enter_run(block, word_from(need), first_entry);
-    } else {
-        enter_apart(block, first_entry);
-    }
-}
-
-void gumbel_race::enter_run(const token_block & block, uint32_t lowest, int64_t first_entry) {
-    const int32_t skipped  = block.tokens[0] % 4; // tokens of the first group that are not in the run
-    const int32_t n_groups = (skipped + block.n + 3) / 4;
-    block_words   words;
-    int32_t       hits[N_GROUPS];
-    for (int32_t first = 0; first < n_groups; first += LANES) {
-        uint32_t groups[LANES];
-        for (int32_t i = 0; i < LANES; ++i) {
-            groups[i] = (uint32_t) (block.tokens[0] / 4 + first + i);
-        }
-        make_words(at, groups, words.of[0] + first, N_GROUPS);
-    }
-    if (!find_hits(words, n_groups, lowest, hits)) {
-        return;
-    }
-    for (int32_t group = 0; group < n_groups; ++group) {
-        for (int32_t lane = 0; hits[group] && lane < 4; ++lane) {
-            const int32_t  i    = 4 * group + lane - skipped;
-            const uint32_t word = words.of[lane][group];
-            if (i >= 0 && i < block.n && block.logits[i] > -INFINITY &&
-                !(noise_at_most(word) < needed_noise(bar(), block.logits[i]))) {
-                settle(block, i, word, first_entry);
-            }
-        }
-    }
-}
-
-void gumbel_race::enter_apart(const token_block & block, int64_t first_entry) {
-    uint32_t      words[token_block::SIZE];
-    float         at_most[token_block::SIZE];
-    const int32_t n = block.n_padded();
-    for (int32_t begin = 0; begin < n; begin += LANES) {
-        const int32_t * tokens = block.tokens + begin;
-        uint32_t        groups[LANES];
-        uint32_t        made[4][LANES];
-        for (int32_t i = 0; i < LANES; ++i) {
-            groups[i] = (uint32_t) tokens[i] / 4;
-        }
-        make_words(at, groups, made[0], LANES);
-        for (int32_t i = 0; i < LANES; ++i) {
-            const uint32_t low  = tokens[i] & 1 ? made[1][i] : made[0][i];
-            const uint32_t high = tokens[i] & 1 ? made[3][i] : made[2][i];
-            words[begin + i]    = tokens[i] & 2 ? high : low;
-        }
-    }
-    for (int32_t i = 0; i < n; ++i) {
-        at_most[i] = block.logits[i] + noise_at_most(words[i]);
-    }
-    // the likely winner first: then hardly another one needs its exact sum
-    const float   top    = highest_of(at_most, n);
-    const int32_t likely = (int32_t) (std::find(at_most, at_most + block.n, top) - at_most);
-    if (likely < block.n) {
-        settle(block, likely, words[likely], first_entry);
-    }
-    double lowest = bar() - room(bar());
-    for (int32_t i = 0; i < block.n; ++i) {
-        if (!(at_most[i] < lowest) && i != likely && block.logits[i] > -INFINITY) {
-            settle(block, i, words[i], first_entry);
-            lowest = bar() - room(bar());
-        }
     }
 }
 
