@@ -12,6 +12,10 @@ namespace {
 const int32_t LANES = PHILOX_LANES; // loops over so many become vector instructions
 const int32_t SIZE  = token_block::SIZE;
 
+// So many have loops of their own, as most lists that filters leave are short.
+const int32_t FEW  = LANES;
+const int32_t SOME = 3 * LANES;
+
 // The highest noise there is, that of the word of ones, is 22.87.
 const double NO_SUCH_NOISE = 22.9;
 
@@ -29,24 +33,19 @@ LUCEBOX_INLINE float noise_at_most(uint32_t word) {
     return 0.693147181f * ((float) (127 + 31) - (float) bits * 0x1p-23f);
 }
 
-// Of a multiple of LANES; what is no number does not count.
-LUCEBOX_INLINE float highest_of(const float * values, int32_t n) {
-    float highest[4 * LANES];
-    for (int32_t lane = 0; lane < 4 * LANES; ++lane) {
-        highest[lane] = -INFINITY;
+// What is no number does not count.
+template <int32_t N> LUCEBOX_INLINE float highest_of(const float * values) {
+    constexpr int32_t WIDTH = N % (4 * LANES) == 0 ? 4 * LANES : LANES; // so many do not wait for each other
+    float             highest[WIDTH];
+    for (int32_t lane = 0; lane < WIDTH; ++lane) {
+        highest[lane] = values[lane] > -INFINITY ? values[lane] : -INFINITY;
     }
-    int32_t i = 0;
-    for (; i + 4 * LANES <= n; i += 4 * LANES) { // so many do not wait for each other
-        for (int32_t lane = 0; lane < 4 * LANES; ++lane) {
+    for (int32_t i = WIDTH; i < N; i += WIDTH) {
+        for (int32_t lane = 0; lane < WIDTH; ++lane) {
             highest[lane] = values[i + lane] > highest[lane] ? values[i + lane] : highest[lane];
         }
     }
-    for (; i < n; i += LANES) {
-        for (int32_t lane = 0; lane < LANES; ++lane) {
-            highest[lane] = values[i + lane] > highest[lane] ? values[i + lane] : highest[lane];
-        }
-    }
-    for (int32_t half = 2 * LANES; half > 0; half /= 2) {
+    for (int32_t half = WIDTH / 2; half > 0; half /= 2) {
         for (int32_t lane = 0; lane < half; ++lane) {
             highest[lane] = highest[lane + half] > highest[lane] ? highest[lane + half] : highest[lane];
         }
@@ -63,10 +62,10 @@ LUCEBOX_INLINE bool is_run(const token_block & block) {
     return apart == 0 && block.n == SIZE && block.tokens[0] % 4 == 0;
 }
 
-// Whether one of a multiple of LANES is not below the bound.
-LUCEBOX_INLINE bool any_from(const float * values, int32_t n, float bound) {
+// Whether one is not below the bound.
+template <int32_t N> LUCEBOX_INLINE bool any_from(const float * values, float bound) {
     int32_t any = 0;
-    for (int32_t i = 0; i < n; ++i) {
+    for (int32_t i = 0; i < N; ++i) {
         any |= !(values[i] < bound);
     }
     return any != 0;
@@ -90,9 +89,9 @@ LUCEBOX_INLINE int32_t place_of(const float * values, float wanted) {
 }
 
 // Tokens with their words, in an order that suits vectors. Who only fills it up has a logit of minus infinity.
-struct field {
-    float    logits[SIZE];
-    uint32_t words[SIZE];
+template <int32_t N> struct field {
+    float    logits[N];
+    uint32_t words[N];
 };
 
 // Tokens in the order of a block.
@@ -123,8 +122,12 @@ template <philox_lanes make_words> struct race_in_lanes {
     static LUCEBOX_INLINE void enter(gumbel_race & race, const token_block & block, int64_t first_entry) {
         if (is_run(block)) {
             enter_run(race, block.logits, 1.0f, block.tokens[0], first_entry);
+        } else if (block.n <= FEW) {
+            enter_apart<FEW>(race, block, first_entry);
+        } else if (block.n <= SOME) {
+            enter_apart<SOME>(race, block, first_entry);
         } else {
-            enter_apart(race, block, first_entry);
+            enter_apart<SIZE>(race, block, first_entry);
         }
     }
 
@@ -134,7 +137,7 @@ template <philox_lanes make_words> struct race_in_lanes {
         int64_t       first   = 0;
         float         highest = -INFINITY;
         for (int64_t begin = 0; begin < n_whole; begin += SIZE) {
-            const float of_part = highest_of(logits + begin, SIZE);
+            const float of_part = highest_of<SIZE>(logits + begin);
             first               = of_part > highest ? begin : first;
             highest             = of_part > highest ? of_part : highest;
         }
@@ -151,25 +154,25 @@ template <philox_lanes make_words> struct race_in_lanes {
             rest.tokens[i] = (int32_t) n_whole + i;
         }
         rest.pad();
-        enter_apart(race, rest, n_whole);
+        enter_apart<SIZE>(race, rest, n_whole);
     }
 
   private:
     // Whether the highest noise there is would bring one of the tokens to the bar.
-    static LUCEBOX_INLINE bool has_chance(const gumbel_race & race, const float * logits, int32_t n) {
-        return any_from(logits, n, (float) (race.bar() - NO_SUCH_NOISE - room(race.bar())));
+    template <int32_t N> static LUCEBOX_INLINE bool has_chance(const gumbel_race & race, const float * logits) {
+        return any_from<N>(logits, (float) (race.bar() - NO_SUCH_NOISE - room(race.bar())));
     }
 
     static LUCEBOX_INLINE void enter_run(gumbel_race & race, const float * logits, float scale, int32_t first_token,
                                          int64_t first_entry) {
         const int32_t n_groups = order_of_groups::N_GROUPS;
-        field         runners;
+        field<SIZE>   runners;
         for (int32_t lane = 0; lane < 4; ++lane) {
             for (int32_t group = 0; group < n_groups; ++group) {
                 runners.logits[lane * n_groups + group] = logits[4 * group + lane] * scale;
             }
         }
-        if (!has_chance(race, runners.logits, SIZE)) {
+        if (!has_chance<SIZE>(race, runners.logits)) {
             return;
         }
         uint32_t groups[n_groups];
@@ -182,14 +185,22 @@ template <philox_lanes make_words> struct race_in_lanes {
         settle_likely(race, runners, order_of_groups{ first_token, first_entry });
     }
 
+    // N: at least the tokens of the block.
+    template <int32_t N>
     static LUCEBOX_INLINE void enter_apart(gumbel_race & race, const token_block & block, int64_t first_entry) {
-        if (!has_chance(race, block.logits, block.n_padded())) {
+        field<N> runners;
+        for (int32_t begin = 0; begin < N; begin += LANES) {
+            if (begin < block.n) {
+                std::copy_n(block.logits + begin, LANES, runners.logits + begin);
+            } else {
+                std::fill_n(runners.logits + begin, LANES, -INFINITY);
+            }
+        }
+        if (!has_chance<N>(race, runners.logits)) {
             return;
         }
-        field runners;
-        for (int32_t begin = 0; begin < SIZE; begin += LANES) {
+        for (int32_t begin = 0; begin < N; begin += LANES) {
             if (begin >= block.n) {
-                std::fill_n(runners.logits + begin, LANES, -INFINITY);
                 std::fill_n(runners.words + begin, LANES, 0);
                 continue;
             }
@@ -201,24 +212,23 @@ template <philox_lanes make_words> struct race_in_lanes {
             }
             make_words(race.at, groups, made[0], LANES);
             for (int32_t i = 0; i < LANES; ++i) {
-                const uint32_t low        = tokens[i] & 1 ? made[1][i] : made[0][i];
-                const uint32_t high       = tokens[i] & 1 ? made[3][i] : made[2][i];
-                runners.words[begin + i]  = tokens[i] & 2 ? high : low;
-                runners.logits[begin + i] = block.logits[begin + i];
+                const uint32_t low       = tokens[i] & 1 ? made[1][i] : made[0][i];
+                const uint32_t high      = tokens[i] & 1 ? made[3][i] : made[2][i];
+                runners.words[begin + i] = tokens[i] & 2 ? high : low;
             }
         }
         settle_likely(race, runners, order_of_block{ block, first_entry });
     }
 
     // Those that may come before the bar, the likeliest of them first: then hardly another one needs its exact sum.
-    template <typename order_of_tokens>
-    static LUCEBOX_INLINE void settle_likely(gumbel_race & race, const field & runners, const order_of_tokens & order) {
-        float at_most[SIZE];
-        for (int32_t i = 0; i < SIZE; ++i) {
+    template <int32_t N, typename order_of_tokens>
+    static LUCEBOX_INLINE void settle_likely(gumbel_race & race, const field<N> & runners, const order_of_tokens & order) {
+        float at_most[N];
+        for (int32_t i = 0; i < N; ++i) {
             at_most[i] = runners.logits[i] + noise_at_most(runners.words[i]);
         }
-        while (any_from(at_most, SIZE, (float) (race.bar() - room(race.bar())))) {
-            const float top = highest_of(at_most, SIZE);
+        while (any_from<N>(at_most, (float) (race.bar() - room(race.bar())))) {
+            const float top = highest_of<N>(at_most);
             if (!(top > -INFINITY)) {
                 return;
             }
@@ -280,7 +290,11 @@ const forms FORMS = forms_of_this_cpu();
 } // namespace
 
 float token_block::highest() const {
-    return n == 0 ? -INFINITY : highest_of(logits, n_padded());
+    float found = -INFINITY;
+    for (int32_t i = 0; i < n_padded(); i += LANES) {
+        found = std::max(found, highest_of<LANES>(logits + i));
+    }
+    return found;
 }
 
 void gumbel_race::enter(const token_block & block, int64_t first_entry) {

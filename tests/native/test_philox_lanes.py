@@ -23,7 +23,7 @@ int main() {
         const noise_place at = { round * 77u - 1u, round ^ 0xFFFFFFF0u, round & 1u };
         philox_plain(at, groups, plain[0], PHILOX_LANES);
         philox_of_any_cpu(at, groups, made[0], PHILOX_LANES);
-        if (std::memcmp(plain, made, sizeof(made)) != 0) { return std::printf("the form of any processor differs\n"), 1; }
+        if (std::memcmp(plain, made, sizeof(made)) != 0) { return std::printf("sse2 or plain differs\n"), 1; }
 #ifdef LUCEBOX_X86_FORMS
         if (lanes_of_this_cpu() != lanes::ANY) {
             philox_avx2(at, groups, made[0], PHILOX_LANES);
