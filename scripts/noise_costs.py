@@ -5,8 +5,8 @@
 
 A draw of the engine, which lists only the tokens that the samplers have to see and adds noise by position, is compared
 with one of upstream, which lists all and takes a stream of random numbers; "same list" has the noise alone. All is
-timed in pairs, in turn, on one thread; a line has the median ratio and a bootstrap interval of 95 %. The targets are 1.02
-for a draw and 1.03 for a chain. Run it on a machine that is idle.
+timed in pairs, in turn, on one thread; a line has the median ratio and a bootstrap interval of 95 %. The targets are
+1.02 for a draw and 1.03 for a chain. Run it on a machine that is idle.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 namespace lucebox {
 
@@ -48,7 +49,7 @@ LUCEBOX_INLINE int32_t count_from(const float * values, int32_t n, float bound) 
 
 // A bound that at least n_top of the values reach, and not many more if halving finds one; -INFINITY if it does not.
 LUCEBOX_INLINE float halve(const float * values, int32_t n, int32_t n_top) {
-    float low = INFINITY;
+    float low  = INFINITY;
     float high = -INFINITY;
     for (int32_t i = 0; i < n; ++i) {
         low  = values[i] < low ? values[i] : low;
@@ -132,21 +133,28 @@ LUCEBOX_AVX2 void count_higher_avx2(const float * logits, int32_t n, int32_t * r
     count_higher(logits, n, ranks);
 }
 
-const kernels KERNELS = lanes_of_this_cpu() != lanes::ANY ? kernels{ find_highest_avx2, halve_avx2, list_blocks_avx2, count_higher_avx2 } :
-                                      kernels{ find_highest, halve, list_blocks<any_from>, count_higher };
-#else
-const kernels KERNELS = { find_highest, halve, list_blocks<any_from>, count_higher };
+const kernels IN_AVX2 = { find_highest_avx2, halve_avx2, list_blocks_avx2, count_higher_avx2 };
 #endif
 
+const kernels IN_ANY = { find_highest, halve, list_blocks<any_from>, count_higher };
+
+kernels kernels_of_this_cpu() {
+#ifdef LUCEBOX_X86_FORMS
+    return lanes_of_this_cpu() == lanes::ANY ? IN_ANY : IN_AVX2;
+#else
+    return IN_ANY;
+#endif
+}
+
 // At least n_top logits reach it; -INFINITY if nothing better is known.
-float find_bound(const float * logits, int64_t n, int64_t n_top) {
+float find_bound(const kernels & in, const float * logits, int64_t n, int64_t n_top) {
     const int32_t n_classes = 4 * n_top <= FEW_CLASSES ? FEW_CLASSES : MANY_CLASSES;
     if (2 * n_top > n_classes || n < 2 * n_classes) {
         return -INFINITY;
     }
     float highest[MANY_CLASSES];
-    KERNELS.find_highest(logits, n, n_classes, highest);
-    const float bound = KERNELS.halve(highest, n_classes, (int32_t) n_top);
+    in.find_highest(logits, n, n_classes, highest);
+    const float bound = in.halve(highest, n_classes, (int32_t) n_top);
     if (bound > -INFINITY) {
         return bound;
     }
@@ -154,7 +162,7 @@ float find_bound(const float * logits, int64_t n, int64_t n_top) {
     return highest[n_top - 1];
 }
 
-void sort_few(candidate * list, int32_t n) {
+void sort_few(const kernels & in, candidate * list, int32_t n) {
     alignas(32) float   logits[MAX_COUNTED];
     alignas(32) int32_t ranks[MAX_COUNTED];
     candidate           sorted[MAX_COUNTED];
@@ -163,23 +171,21 @@ void sort_few(candidate * list, int32_t n) {
     for (int32_t i = 0; i < MAX_COUNTED; ++i) {
         logits[i] = i < n ? list[i].logit : -INFINITY;
     }
-    KERNELS.count_higher(logits, n, ranks);
+    in.count_higher(logits, n, ranks);
     for (int32_t i = 0; i < n; ++i) { // equals have the same rank, and stay in order
         sorted[ranks[i] + n_placed[ranks[i]]++] = list[i];
     }
     std::copy_n(sorted, n, list);
 }
 
-} // namespace
-
-void take_top(const float * logits, int64_t n, int64_t n_top, std::vector<candidate> & out) {
+void take_top_in(const kernels & in, const float * logits, int64_t n, int64_t n_top, std::vector<candidate> & out) {
     thread_local std::vector<int32_t>   blocks; // so that a draft allocates nothing
     thread_local std::vector<candidate> listed;
 
-    const float   bound    = find_bound(logits, n, n_top);
+    const float   bound    = find_bound(in, logits, n, n_top);
     const int64_t n_blocks = n / BLOCK;
     blocks.resize((size_t) n_blocks + 1);
-    const int64_t n_listed = KERNELS.list_blocks(logits, n_blocks, bound, blocks.data());
+    const int64_t n_listed = in.list_blocks(logits, n_blocks, bound, blocks.data());
 
     listed.resize(std::max(listed.size(), (size_t) ((n_listed + 1) * BLOCK)));
     int64_t n_kept = 0;
@@ -192,11 +198,18 @@ void take_top(const float * logits, int64_t n, int64_t n_top, std::vector<candid
         }
     }
     if (n_kept <= MAX_COUNTED) {
-        sort_few(listed.data(), (int32_t) n_kept);
+        sort_few(in, listed.data(), (int32_t) n_kept);
     } else {
         std::sort(listed.begin(), listed.begin() + n_kept, is_before);
     }
     out.assign(listed.begin(), listed.begin() + std::min(n_kept, n_top));
+}
+
+} // namespace
+
+void take_top(const float * logits, int64_t n, int64_t n_top, std::vector<candidate> & out) {
+    static const kernels in = kernels_of_this_cpu();
+    take_top_in(in, logits, n, n_top, out);
 }
 
 } // namespace lucebox
