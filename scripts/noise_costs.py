@@ -127,7 +127,7 @@ def compare_chains(session: NativeSession, prompt: Sequence[int], n_pairs: int) 
 def main() -> int:
     """Measure and print."""
     parser = command_line(__doc__)
-    parser.add_argument("--pairs", type=int, default=200, help="pairs, half as many of the large vocabulary (default: 200)")
+    parser.add_argument("--pairs", type=int, default=200, help="pairs; half of a large vocabulary (default: 200)")
     parser.add_argument("--draws", type=int, default=200, help="draws timed at once (default: 200)")
     args = parser.parse_args()
     options = EngineOptions(model=DEMO_MODEL, n_ctx=512, spec="require", n_threads=1, device="cpu")

@@ -121,8 +121,13 @@ int main() {
         if (round % 50 == 0) { logits[random() % logits.size()] = round % 100 ? -INFINITY : NAN; }
         lucebox_biases biases;
         for (unsigned i = random() % 20; i > 0; --i) {
-            const float values[] = { -INFINITY, 0.0f, 1e9f, -3.0f, 2000.0f };
-            biases.add((llama_token) (random() % (unsigned) n), values[random() % 5]);
+            const float values[] = { -INFINITY, 0.0f, 1e9f, -3.0f, 2000.0f, -0.25f };
+            unsigned token = random() % (unsigned) n;
+            for (int tries = (int) (random() % 200); tries > 0; --tries) { // mostly one near the top
+                const unsigned other = random() % (unsigned) n;
+                token = logits[other] > logits[token] ? other : token;
+            }
+            biases.add((llama_token) token, values[random() % 6]);
         }
         std::vector<llama_token_data> all, found;
         bool finite = true;
