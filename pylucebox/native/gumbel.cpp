@@ -76,20 +76,21 @@ size_t find_highest(const llama_token_data_array & candidates) {
 
 // Writes e^(logit - highest) of the candidates of a block, and returns the sum.
 double write_weights(const token_block & block, float highest, llama_token_data * data) {
-    float weights[token_block::SIZE];
-    float sums[PHILOX_LANES] = {};
+    const int32_t N_SUMS = 8; // whatever the vectors: the sum has the same bits
+    float         weights[token_block::SIZE];
+    float         sums[N_SUMS] = {};
     for (int32_t i = 0; i < block.n_padded(); ++i) {
         weights[i] = exp_of(block.logits[i] - highest);
     }
-    for (int32_t i = 0; i < block.n_padded(); i += PHILOX_LANES) {
-        for (int32_t lane = 0; lane < PHILOX_LANES; ++lane) {
+    for (int32_t i = 0; i < block.n_padded(); i += N_SUMS) {
+        for (int32_t lane = 0; lane < N_SUMS; ++lane) {
             sums[lane] += weights[i + lane];
         }
     }
     for (int32_t i = 0; i < block.n; ++i) {
         data[i].p = weights[i];
     }
-    return std::accumulate(sums, sums + PHILOX_LANES, 0.0);
+    return std::accumulate(sums, sums + N_SUMS, 0.0);
 }
 
 // Beside the draw, probabilities are left as `dist` does, for those who ask which tokens could have been drawn.

@@ -33,26 +33,6 @@ LUCEBOX_INLINE float noise_at_most(uint32_t word) {
     return 0.693147181f * ((float) (127 + 31) - (float) bits * 0x1p-23f);
 }
 
-// What is no number does not count.
-template <int32_t N> LUCEBOX_INLINE float highest_of(const float * values) {
-    constexpr int32_t WIDTH = N % (4 * LANES) == 0 ? 4 * LANES : LANES; // so many do not wait for each other
-    float             highest[WIDTH];
-    for (int32_t lane = 0; lane < WIDTH; ++lane) {
-        highest[lane] = values[lane] > -INFINITY ? values[lane] : -INFINITY;
-    }
-    for (int32_t i = WIDTH; i < N; i += WIDTH) {
-        for (int32_t lane = 0; lane < WIDTH; ++lane) {
-            highest[lane] = values[i + lane] > highest[lane] ? values[i + lane] : highest[lane];
-        }
-    }
-    for (int32_t half = WIDTH / 2; half > 0; half /= 2) {
-        for (int32_t lane = 0; lane < half; ++lane) {
-            highest[lane] = highest[lane + half] > highest[lane] ? highest[lane + half] : highest[lane];
-        }
-    }
-    return highest[0];
-}
-
 // Whether whole groups of tokens follow each other: their words need not be made one by one.
 LUCEBOX_INLINE bool is_run(const token_block & block) {
     int32_t apart = 0;
@@ -60,15 +40,6 @@ LUCEBOX_INLINE bool is_run(const token_block & block) {
         apart |= block.tokens[i] ^ (block.tokens[0] + i);
     }
     return apart == 0 && block.n == SIZE && block.tokens[0] % 4 == 0;
-}
-
-// Whether one is not below the bound.
-template <int32_t N> LUCEBOX_INLINE bool any_from(const float * values, float bound) {
-    int32_t any = 0;
-    for (int32_t i = 0; i < N; ++i) {
-        any |= !(values[i] < bound);
-    }
-    return any != 0;
 }
 
 // The first place of a number that is there.
@@ -87,6 +58,52 @@ LUCEBOX_INLINE int32_t place_of(const float * values, float wanted) {
     }
     return begin;
 }
+
+// What differs by the kind of vectors: words, and the highest of N numbers, N a multiple of LANES. What is no number does
+// not count there.
+struct in_any {
+    static void make_words(const noise_place & at, const uint32_t * groups, uint32_t * words, int32_t stride) {
+        philox_of_any_cpu(at, groups, words, stride);
+    }
+
+    template <int32_t N> static float highest(const float * values) {
+        float of_lane[LANES];
+        std::fill_n(of_lane, LANES, -INFINITY);
+        for (int32_t i = 0; i < N; i += LANES) {
+            for (int32_t lane = 0; lane < LANES; ++lane) {
+                of_lane[lane] = values[i + lane] > of_lane[lane] ? values[i + lane] : of_lane[lane];
+            }
+        }
+        return *std::max_element(of_lane, of_lane + LANES);
+    }
+};
+
+#ifdef LUCEBOX_X86_FORMS
+struct in_avx2 {
+    static LUCEBOX_AVX2 void make_words(const noise_place & at, const uint32_t * groups, uint32_t * words, int32_t stride) {
+        philox_avx2(at, groups, words, stride);
+    }
+
+    template <int32_t N> static LUCEBOX_AVX2 float highest(const float * values) {
+        __m256 even = _mm256_set1_ps(-INFINITY); // two, as a maximum waits for the one before it
+        __m256 odd  = even;
+        for (int32_t i = 0; i < N; i += 16) {
+            even = _mm256_max_ps(_mm256_loadu_ps(values + i), even); // the second operand stays if one is no number
+            odd  = _mm256_max_ps(_mm256_loadu_ps(values + i + 8), odd);
+        }
+        even        = _mm256_max_ps(even, odd);
+        __m128 four = _mm_max_ps(_mm256_castps256_ps128(even), _mm256_extractf128_ps(even, 1));
+        four        = _mm_max_ps(four, _mm_movehl_ps(four, four));
+        return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
+    }
+};
+
+struct in_avx512 : in_avx2 {
+    static LUCEBOX_AVX512 void make_words(const noise_place & at, const uint32_t * groups, uint32_t * words, int32_t stride) {
+        philox_avx512(at, groups, words, stride);
+    }
+};
+#endif
 
 // Tokens with their words, in an order that suits vectors. Who only fills it up has a logit of minus infinity.
 template <int32_t N> struct field {
@@ -118,7 +135,7 @@ struct order_of_groups {
 } // namespace
 
 // A race with loops for one kind of vectors.
-template <philox_lanes make_words> struct race_in_lanes {
+template <typename in> struct race_in_lanes {
     static LUCEBOX_INLINE void enter(gumbel_race & race, const token_block & block, int64_t first_entry) {
         if (is_run(block)) {
             enter_run(race, block.logits, 1.0f, block.tokens[0], first_entry);
@@ -137,7 +154,7 @@ template <philox_lanes make_words> struct race_in_lanes {
         int64_t       first   = 0;
         float         highest = -INFINITY;
         for (int64_t begin = 0; begin < n_whole; begin += SIZE) {
-            const float of_part = highest_of<SIZE>(logits + begin);
+            const float of_part = in::template highest<SIZE>(logits + begin);
             first               = of_part > highest ? begin : first;
             highest             = of_part > highest ? of_part : highest;
         }
@@ -160,7 +177,7 @@ template <philox_lanes make_words> struct race_in_lanes {
   private:
     // Whether the highest noise there is would bring one of the tokens to the bar.
     template <int32_t N> static LUCEBOX_INLINE bool has_chance(const gumbel_race & race, const float * logits) {
-        return any_from<N>(logits, (float) (race.bar() - NO_SUCH_NOISE - room(race.bar())));
+        return !(in::template highest<N>(logits) < race.bar() - NO_SUCH_NOISE - room(race.bar()));
     }
 
     static LUCEBOX_INLINE void enter_run(gumbel_race & race, const float * logits, float scale, int32_t first_token,
@@ -180,7 +197,7 @@ template <philox_lanes make_words> struct race_in_lanes {
             groups[i] = (uint32_t) (first_token / 4 + i);
         }
         for (int32_t first = 0; first < n_groups; first += LANES) {
-            make_words(race.at, groups + first, runners.words + first, n_groups);
+            in::make_words(race.at, groups + first, runners.words + first, n_groups);
         }
         settle_likely(race, runners, order_of_groups{ first_token, first_entry });
     }
@@ -210,7 +227,7 @@ template <philox_lanes make_words> struct race_in_lanes {
             for (int32_t i = 0; i < LANES; ++i) {
                 groups[i] = (uint32_t) tokens[i] / 4;
             }
-            make_words(race.at, groups, made[0], LANES);
+            in::make_words(race.at, groups, made[0], LANES);
             for (int32_t i = 0; i < LANES; ++i) {
                 const uint32_t low       = tokens[i] & 1 ? made[1][i] : made[0][i];
                 const uint32_t high      = tokens[i] & 1 ? made[3][i] : made[2][i];
@@ -227,9 +244,9 @@ template <philox_lanes make_words> struct race_in_lanes {
         for (int32_t i = 0; i < N; ++i) {
             at_most[i] = runners.logits[i] + noise_at_most(runners.words[i]);
         }
-        while (any_from<N>(at_most, (float) (race.bar() - room(race.bar())))) {
-            const float top = highest_of<N>(at_most);
-            if (!(top > -INFINITY)) {
+        for (;;) {
+            const float top = in::template highest<N>(at_most);
+            if (!(top > -INFINITY) || top < race.bar() - room(race.bar())) {
                 return;
             }
             const int32_t i = place_of(at_most, top);
@@ -242,28 +259,28 @@ template <philox_lanes make_words> struct race_in_lanes {
 namespace {
 
 void enter_any(gumbel_race & race, const token_block & block, int64_t first_entry) {
-    race_in_lanes<philox_of_any_cpu>::enter(race, block, first_entry);
+    race_in_lanes<in_any>::enter(race, block, first_entry);
 }
 
 void enter_row_any(gumbel_race & race, const float * logits, int64_t n, float scale) {
-    race_in_lanes<philox_of_any_cpu>::enter_row(race, logits, n, scale);
+    race_in_lanes<in_any>::enter_row(race, logits, n, scale);
 }
 
 #ifdef LUCEBOX_X86_FORMS
 LUCEBOX_AVX2 void enter_avx2(gumbel_race & race, const token_block & block, int64_t first_entry) {
-    race_in_lanes<philox_avx2>::enter(race, block, first_entry);
+    race_in_lanes<in_avx2>::enter(race, block, first_entry);
 }
 
 LUCEBOX_AVX2 void enter_row_avx2(gumbel_race & race, const float * logits, int64_t n, float scale) {
-    race_in_lanes<philox_avx2>::enter_row(race, logits, n, scale);
+    race_in_lanes<in_avx2>::enter_row(race, logits, n, scale);
 }
 
 LUCEBOX_AVX512 void enter_avx512(gumbel_race & race, const token_block & block, int64_t first_entry) {
-    race_in_lanes<philox_avx512>::enter(race, block, first_entry);
+    race_in_lanes<in_avx512>::enter(race, block, first_entry);
 }
 
 LUCEBOX_AVX512 void enter_row_avx512(gumbel_race & race, const float * logits, int64_t n, float scale) {
-    race_in_lanes<philox_avx512>::enter_row(race, logits, n, scale);
+    race_in_lanes<in_avx512>::enter_row(race, logits, n, scale);
 }
 #endif
 
@@ -292,7 +309,7 @@ const forms FORMS = forms_of_this_cpu();
 float token_block::highest() const {
     float found = -INFINITY;
     for (int32_t i = 0; i < n_padded(); i += LANES) {
-        found = std::max(found, highest_of<LANES>(logits + i));
+        found = std::max(found, in_any::highest<LANES>(logits + i));
     }
     return found;
 }

@@ -52,7 +52,7 @@ class gumbel_race {
     double  second = -INFINITY; // highest sum of another one, if there are two places
 
   private:
-    template <philox_lanes make_words> friend struct race_in_lanes;
+    template <typename in> friend struct race_in_lanes;
 
     double bar() const { return places > 1 ? second : first; }
     void   settle(float logit, int32_t token, uint32_t word, int64_t entry);

@@ -20,9 +20,6 @@ struct noise_place {
     uint32_t draw;
 };
 
-// A way to make words.
-using philox_lanes = void (*)(const noise_place &, const uint32_t *, uint32_t *, int32_t);
-
 // Writes word w of groups[i] to words[w * stride + i], for PHILOX_LANES groups.
 inline void philox_plain(const noise_place & at, const uint32_t * groups, uint32_t * words, int32_t stride) {
     for (int32_t i = 0; i < PHILOX_LANES; ++i) {
