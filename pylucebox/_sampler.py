@@ -70,7 +70,7 @@ class NativeSampler:
         """Where its random numbers come from, one of `SAMPLER_RNGS`."""
         return SAMPLER_RNGS[_ffi.native().lib.lucebox_sampler_rng(self._pointer) - 1]
 
-    def draw(self, logits: npt.NDArray[np.float32], n: int) -> list[int]:
+    def draw(self, logits: npt.NDArray[np.float32], n: int, *, whole: bool = False) -> list[int]:
         """Draw `n` tokens one after the other, each from these logits, without the grammar; for tests.
 
         Parameters
@@ -79,6 +79,8 @@ class NativeSampler:
             Shape (n_vocab,).
         n
             Tokens to draw.
+        whole
+            Give the chain all logits, as upstream does, and not only those that it has to see.
 
         Raises
         ------
@@ -88,7 +90,7 @@ class NativeSampler:
         ffi, lib = _ffi.native()
         tokens = ffi.new("int32_t[]", n)
         values = ffi.new("float[]", logits.tolist())
-        status = lib.lucebox_sampler_draw(self._pointer, values, len(values), n, tokens)
+        status = lib.lucebox_sampler_draw(self._pointer, values, len(values), whole, n, tokens)
         _ffi.check(status, "cannot draw", argument="logits", value=len(values))
         return list(ffi.unpack(tokens, n)) if n else []
 

@@ -587,14 +587,14 @@ static void (*_cffi_call_python_org)(struct _cffi_externpy_s *, char *);
 static void *_cffi_types[] = {
 /*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 42), // _Bool()(float, void *)
 /*  1 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13), // float
-/*  2 */ _CFFI_OP(_CFFI_OP_POINTER, 243), // void *
+/*  2 */ _CFFI_OP(_CFFI_OP_POINTER, 244), // void *
 /*  3 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /*  4 */ _CFFI_OP(_CFFI_OP_FUNCTION, 42), // _Bool()(lucebox_model const *, int32_t)
-/*  5 */ _CFFI_OP(_CFFI_OP_POINTER, 232), // lucebox_model const *
+/*  5 */ _CFFI_OP(_CFFI_OP_POINTER, 233), // lucebox_model const *
 /*  6 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
 /*  7 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /*  8 */ _CFFI_OP(_CFFI_OP_FUNCTION, 33), // char const *()(lucebox_session const *)
-/*  9 */ _CFFI_OP(_CFFI_OP_POINTER, 238), // lucebox_session const *
+/*  9 */ _CFFI_OP(_CFFI_OP_POINTER, 239), // lucebox_session const *
 /* 10 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 11 */ _CFFI_OP(_CFFI_OP_FUNCTION, 33), // char const *()(lucebox_session const *, int32_t)
 /* 12 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
@@ -608,29 +608,29 @@ static void *_cffi_types[] = {
 /* 20 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 21 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 22 */ _CFFI_OP(_CFFI_OP_FUNCTION, 6), // int32_t()(lucebox_sampler const *)
-/* 23 */ _CFFI_OP(_CFFI_OP_POINTER, 236), // lucebox_sampler const *
+/* 23 */ _CFFI_OP(_CFFI_OP_POINTER, 237), // lucebox_sampler const *
 /* 24 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 25 */ _CFFI_OP(_CFFI_OP_FUNCTION, 6), // int32_t()(lucebox_session const *, int32_t)
 /* 26 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
 /* 27 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 28 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 29 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(char * *)
+/* 29 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(char * *)
 /* 30 */ _CFFI_OP(_CFFI_OP_POINTER, 79), // char * *
 /* 31 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 32 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(char const *)
-/* 33 */ _CFFI_OP(_CFFI_OP_POINTER, 215), // char const *
+/* 32 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(char const *)
+/* 33 */ _CFFI_OP(_CFFI_OP_POINTER, 216), // char const *
 /* 34 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 35 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(char const *, char * *)
+/* 35 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(char const *, char * *)
 /* 36 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 37 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
 /* 38 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 39 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(char const *, char const *, _Bool, char * *)
+/* 39 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(char const *, char const *, _Bool, char * *)
 /* 40 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 41 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 42 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1), // _Bool
 /* 43 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
 /* 44 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 45 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(char const *, float const *, int64_t, int64_t, void *, size_t, size_t *)
+/* 45 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(char const *, float const *, int64_t, int64_t, void *, size_t, size_t *)
 /* 46 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 47 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // float const *
 /* 48 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
@@ -639,17 +639,17 @@ static void *_cffi_types[] = {
 /* 51 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
 /* 52 */ _CFFI_OP(_CFFI_OP_POINTER, 51), // size_t *
 /* 53 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 54 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_model *, lucebox_session_params const *, lucebox_session * *)
-/* 55 */ _CFFI_OP(_CFFI_OP_POINTER, 232), // lucebox_model *
-/* 56 */ _CFFI_OP(_CFFI_OP_POINTER, 240), // lucebox_session_params const *
-/* 57 */ _CFFI_OP(_CFFI_OP_POINTER, 116), // lucebox_session * *
+/* 54 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_model *, lucebox_session_params const *, lucebox_session * *)
+/* 55 */ _CFFI_OP(_CFFI_OP_POINTER, 233), // lucebox_model *
+/* 56 */ _CFFI_OP(_CFFI_OP_POINTER, 241), // lucebox_session_params const *
+/* 57 */ _CFFI_OP(_CFFI_OP_POINTER, 117), // lucebox_session * *
 /* 58 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 59 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_model const *, char const *, char * *)
+/* 59 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_model const *, char const *, char * *)
 /* 60 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /* 61 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 62 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
 /* 63 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 64 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_model const *, char const *, size_t, _Bool, _Bool, int32_t *, size_t, size_t *)
+/* 64 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_model const *, char const *, size_t, _Bool, _Bool, int32_t *, size_t, size_t *)
 /* 65 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /* 66 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 67 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
@@ -659,16 +659,16 @@ static void *_cffi_types[] = {
 /* 71 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 72 */ _CFFI_OP(_CFFI_OP_NOOP, 52),
 /* 73 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 74 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_model const *, int32_t const *, size_t, _Bool, char *, size_t, size_t *)
+/* 74 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_model const *, int32_t const *, size_t, _Bool, char *, size_t, size_t *)
 /* 75 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /* 76 */ _CFFI_OP(_CFFI_OP_POINTER, 6), // int32_t const *
 /* 77 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 78 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
-/* 79 */ _CFFI_OP(_CFFI_OP_POINTER, 215), // char *
+/* 79 */ _CFFI_OP(_CFFI_OP_POINTER, 216), // char *
 /* 80 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 81 */ _CFFI_OP(_CFFI_OP_NOOP, 52),
 /* 82 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 83 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_model const *, int32_t, _Bool, char *, size_t, size_t *)
+/* 83 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_model const *, int32_t, _Bool, char *, size_t, size_t *)
 /* 84 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /* 85 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 86 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
@@ -676,159 +676,160 @@ static void *_cffi_types[] = {
 /* 88 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 89 */ _CFFI_OP(_CFFI_OP_NOOP, 52),
 /* 90 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 91 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_model const *, lucebox_model_info *)
+/* 91 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_model const *, lucebox_model_info *)
 /* 92 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 93 */ _CFFI_OP(_CFFI_OP_POINTER, 233), // lucebox_model_info *
+/* 93 */ _CFFI_OP(_CFFI_OP_POINTER, 234), // lucebox_model_info *
 /* 94 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 95 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_model const *, lucebox_sampler_params const *, lucebox_sampler * *)
+/* 95 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_model const *, lucebox_sampler_params const *, lucebox_sampler * *)
 /* 96 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 97 */ _CFFI_OP(_CFFI_OP_POINTER, 237), // lucebox_sampler_params const *
+/* 97 */ _CFFI_OP(_CFFI_OP_POINTER, 238), // lucebox_sampler_params const *
 /* 98 */ _CFFI_OP(_CFFI_OP_POINTER, 105), // lucebox_sampler * *
 /* 99 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 100 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_model_params const *, lucebox_model * *)
-/* 101 */ _CFFI_OP(_CFFI_OP_POINTER, 234), // lucebox_model_params const *
+/* 100 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_model_params const *, lucebox_model * *)
+/* 101 */ _CFFI_OP(_CFFI_OP_POINTER, 235), // lucebox_model_params const *
 /* 102 */ _CFFI_OP(_CFFI_OP_POINTER, 55), // lucebox_model * *
 /* 103 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 104 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_sampler *, float const *, size_t, size_t, int32_t *)
-/* 105 */ _CFFI_OP(_CFFI_OP_POINTER, 236), // lucebox_sampler *
+/* 104 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_sampler *, float const *, size_t, int32_t, size_t, int32_t *)
+/* 105 */ _CFFI_OP(_CFFI_OP_POINTER, 237), // lucebox_sampler *
 /* 106 */ _CFFI_OP(_CFFI_OP_NOOP, 47),
 /* 107 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 108 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 109 */ _CFFI_OP(_CFFI_OP_NOOP, 70),
-/* 110 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 111 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_sampler const *, char * *)
-/* 112 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
-/* 113 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
-/* 114 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 115 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_session *, int32_t const *, lucebox_proposal *, int64_t *)
-/* 116 */ _CFFI_OP(_CFFI_OP_POINTER, 238), // lucebox_session *
-/* 117 */ _CFFI_OP(_CFFI_OP_NOOP, 76),
-/* 118 */ _CFFI_OP(_CFFI_OP_POINTER, 235), // lucebox_proposal *
-/* 119 */ _CFFI_OP(_CFFI_OP_POINTER, 48), // int64_t *
-/* 120 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 121 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_session *, int32_t)
-/* 122 */ _CFFI_OP(_CFFI_OP_NOOP, 116),
-/* 123 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 124 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 125 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_session *, int32_t, float *)
-/* 126 */ _CFFI_OP(_CFFI_OP_NOOP, 116),
-/* 127 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 128 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // float *
-/* 129 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 130 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_session *, int32_t, int32_t const *, size_t, lucebox_sampler *, _Bool, _Bool(*)(float, void *), void *, int32_t *, int32_t *)
-/* 131 */ _CFFI_OP(_CFFI_OP_NOOP, 116),
-/* 132 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 133 */ _CFFI_OP(_CFFI_OP_NOOP, 76),
-/* 134 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 135 */ _CFFI_OP(_CFFI_OP_NOOP, 105),
-/* 136 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
-/* 137 */ _CFFI_OP(_CFFI_OP_POINTER, 0), // _Bool(*)(float, void *)
-/* 138 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
-/* 139 */ _CFFI_OP(_CFFI_OP_NOOP, 70),
+/* 108 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 109 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 110 */ _CFFI_OP(_CFFI_OP_NOOP, 70),
+/* 111 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 112 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_sampler const *, char * *)
+/* 113 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
+/* 114 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
+/* 115 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 116 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_session *, int32_t const *, lucebox_proposal *, int64_t *)
+/* 117 */ _CFFI_OP(_CFFI_OP_POINTER, 239), // lucebox_session *
+/* 118 */ _CFFI_OP(_CFFI_OP_NOOP, 76),
+/* 119 */ _CFFI_OP(_CFFI_OP_POINTER, 236), // lucebox_proposal *
+/* 120 */ _CFFI_OP(_CFFI_OP_POINTER, 48), // int64_t *
+/* 121 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 122 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_session *, int32_t)
+/* 123 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
+/* 124 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 125 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 126 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_session *, int32_t, float *)
+/* 127 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
+/* 128 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 129 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // float *
+/* 130 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 131 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_session *, int32_t, int32_t const *, size_t, lucebox_sampler *, _Bool, _Bool(*)(float, void *), void *, int32_t *, int32_t *)
+/* 132 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
+/* 133 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 134 */ _CFFI_OP(_CFFI_OP_NOOP, 76),
+/* 135 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 136 */ _CFFI_OP(_CFFI_OP_NOOP, 105),
+/* 137 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
+/* 138 */ _CFFI_OP(_CFFI_OP_POINTER, 0), // _Bool(*)(float, void *)
+/* 139 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
 /* 140 */ _CFFI_OP(_CFFI_OP_NOOP, 70),
-/* 141 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 142 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_session *, int32_t, int32_t)
-/* 143 */ _CFFI_OP(_CFFI_OP_NOOP, 116),
-/* 144 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 141 */ _CFFI_OP(_CFFI_OP_NOOP, 70),
+/* 142 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 143 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_session *, int32_t, int32_t)
+/* 144 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
 /* 145 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 146 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 147 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_session *, int32_t, int32_t, int32_t *, float *)
-/* 148 */ _CFFI_OP(_CFFI_OP_NOOP, 116),
-/* 149 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 146 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 147 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 148 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_session *, int32_t, int32_t, int32_t *, float *)
+/* 149 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
 /* 150 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 151 */ _CFFI_OP(_CFFI_OP_NOOP, 70),
-/* 152 */ _CFFI_OP(_CFFI_OP_NOOP, 128),
-/* 153 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 154 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_session *, int32_t, void *, size_t, size_t *)
-/* 155 */ _CFFI_OP(_CFFI_OP_NOOP, 116),
-/* 156 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 157 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
-/* 158 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 159 */ _CFFI_OP(_CFFI_OP_NOOP, 52),
-/* 160 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 161 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_session *, int32_t, void const *, size_t, lucebox_sampler *)
-/* 162 */ _CFFI_OP(_CFFI_OP_NOOP, 116),
-/* 163 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 164 */ _CFFI_OP(_CFFI_OP_POINTER, 243), // void const *
-/* 165 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 166 */ _CFFI_OP(_CFFI_OP_NOOP, 105),
-/* 167 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 168 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_session *, lucebox_cycle_request const *, lucebox_cycle_result *, lucebox_cycle_stats *)
-/* 169 */ _CFFI_OP(_CFFI_OP_NOOP, 116),
-/* 170 */ _CFFI_OP(_CFFI_OP_POINTER, 227), // lucebox_cycle_request const *
-/* 171 */ _CFFI_OP(_CFFI_OP_POINTER, 228), // lucebox_cycle_result *
-/* 172 */ _CFFI_OP(_CFFI_OP_POINTER, 229), // lucebox_cycle_stats *
-/* 173 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 174 */ _CFFI_OP(_CFFI_OP_FUNCTION, 241), // lucebox_status()(lucebox_session const *, lucebox_session_info *)
-/* 175 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
-/* 176 */ _CFFI_OP(_CFFI_OP_POINTER, 239), // lucebox_session_info *
-/* 177 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 178 */ _CFFI_OP(_CFFI_OP_FUNCTION, 243), // void()(char *)
-/* 179 */ _CFFI_OP(_CFFI_OP_NOOP, 79),
-/* 180 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 181 */ _CFFI_OP(_CFFI_OP_FUNCTION, 243), // void()(int32_t, char const *, void *)
-/* 182 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 183 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
-/* 184 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
-/* 185 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 186 */ _CFFI_OP(_CFFI_OP_FUNCTION, 243), // void()(lucebox_model *)
-/* 187 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
-/* 188 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 189 */ _CFFI_OP(_CFFI_OP_FUNCTION, 243), // void()(lucebox_model_params *)
-/* 190 */ _CFFI_OP(_CFFI_OP_POINTER, 234), // lucebox_model_params *
-/* 191 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 192 */ _CFFI_OP(_CFFI_OP_FUNCTION, 243), // void()(lucebox_sampler *)
-/* 193 */ _CFFI_OP(_CFFI_OP_NOOP, 105),
-/* 194 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 195 */ _CFFI_OP(_CFFI_OP_FUNCTION, 243), // void()(lucebox_sampler_params *)
-/* 196 */ _CFFI_OP(_CFFI_OP_POINTER, 237), // lucebox_sampler_params *
-/* 197 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 198 */ _CFFI_OP(_CFFI_OP_FUNCTION, 243), // void()(lucebox_session *)
-/* 199 */ _CFFI_OP(_CFFI_OP_NOOP, 116),
-/* 200 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 201 */ _CFFI_OP(_CFFI_OP_FUNCTION, 243), // void()(lucebox_session_params *)
-/* 202 */ _CFFI_OP(_CFFI_OP_POINTER, 240), // lucebox_session_params *
-/* 203 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 204 */ _CFFI_OP(_CFFI_OP_FUNCTION, 243), // void()(uint32_t, uint32_t, uint32_t, size_t, double *)
-/* 205 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
-/* 206 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 151 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 152 */ _CFFI_OP(_CFFI_OP_NOOP, 70),
+/* 153 */ _CFFI_OP(_CFFI_OP_NOOP, 129),
+/* 154 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 155 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_session *, int32_t, void *, size_t, size_t *)
+/* 156 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
+/* 157 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 158 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
+/* 159 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 160 */ _CFFI_OP(_CFFI_OP_NOOP, 52),
+/* 161 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 162 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_session *, int32_t, void const *, size_t, lucebox_sampler *)
+/* 163 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
+/* 164 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 165 */ _CFFI_OP(_CFFI_OP_POINTER, 244), // void const *
+/* 166 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 167 */ _CFFI_OP(_CFFI_OP_NOOP, 105),
+/* 168 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 169 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_session *, lucebox_cycle_request const *, lucebox_cycle_result *, lucebox_cycle_stats *)
+/* 170 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
+/* 171 */ _CFFI_OP(_CFFI_OP_POINTER, 228), // lucebox_cycle_request const *
+/* 172 */ _CFFI_OP(_CFFI_OP_POINTER, 229), // lucebox_cycle_result *
+/* 173 */ _CFFI_OP(_CFFI_OP_POINTER, 230), // lucebox_cycle_stats *
+/* 174 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 175 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_session const *, lucebox_session_info *)
+/* 176 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
+/* 177 */ _CFFI_OP(_CFFI_OP_POINTER, 240), // lucebox_session_info *
+/* 178 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 179 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // void()(char *)
+/* 180 */ _CFFI_OP(_CFFI_OP_NOOP, 79),
+/* 181 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 182 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // void()(int32_t, char const *, void *)
+/* 183 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 184 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 185 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
+/* 186 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 187 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // void()(lucebox_model *)
+/* 188 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
+/* 189 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 190 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // void()(lucebox_model_params *)
+/* 191 */ _CFFI_OP(_CFFI_OP_POINTER, 235), // lucebox_model_params *
+/* 192 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 193 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // void()(lucebox_sampler *)
+/* 194 */ _CFFI_OP(_CFFI_OP_NOOP, 105),
+/* 195 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 196 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // void()(lucebox_sampler_params *)
+/* 197 */ _CFFI_OP(_CFFI_OP_POINTER, 238), // lucebox_sampler_params *
+/* 198 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 199 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // void()(lucebox_session *)
+/* 200 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
+/* 201 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 202 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // void()(lucebox_session_params *)
+/* 203 */ _CFFI_OP(_CFFI_OP_POINTER, 241), // lucebox_session_params *
+/* 204 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 205 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // void()(uint32_t, uint32_t, uint32_t, size_t, double *)
+/* 206 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
 /* 207 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 208 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 209 */ _CFFI_OP(_CFFI_OP_POINTER, 216), // double *
-/* 210 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 211 */ _CFFI_OP(_CFFI_OP_FUNCTION, 243), // void()(void(*)(int32_t, char const *, void *), void *)
-/* 212 */ _CFFI_OP(_CFFI_OP_POINTER, 181), // void(*)(int32_t, char const *, void *)
-/* 213 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
-/* 214 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 215 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
-/* 216 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14), // double
-/* 217 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum lucebox_finish
-/* 218 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum lucebox_hidden_norm
-/* 219 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum lucebox_mtp_source
-/* 220 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum lucebox_rng
-/* 221 */ _CFFI_OP(_CFFI_OP_ARRAY, 1), // float[7]
-/* 222 */ (_cffi_opcode_t)(7),
-/* 223 */ _CFFI_OP(_CFFI_OP_ARRAY, 6), // int32_t[7]
-/* 224 */ (_cffi_opcode_t)(7),
-/* 225 */ _CFFI_OP(_CFFI_OP_ARRAY, 6), // int32_t[8]
-/* 226 */ (_cffi_opcode_t)(8),
-/* 227 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // lucebox_cycle_request
-/* 228 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // lucebox_cycle_result
-/* 229 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // lucebox_cycle_stats
-/* 230 */ _CFFI_OP(_CFFI_OP_POINTER, 231), // lucebox_logit_bias const *
-/* 231 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // lucebox_logit_bias
-/* 232 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // lucebox_model
-/* 233 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // lucebox_model_info
-/* 234 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // lucebox_model_params
-/* 235 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // lucebox_proposal
-/* 236 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // lucebox_sampler
-/* 237 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // lucebox_sampler_params
-/* 238 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 10), // lucebox_session
-/* 239 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 11), // lucebox_session_info
-/* 240 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 12), // lucebox_session_params
-/* 241 */ _CFFI_OP(_CFFI_OP_ENUM, 4), // lucebox_status
-/* 242 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
-/* 243 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
+/* 208 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 209 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 210 */ _CFFI_OP(_CFFI_OP_POINTER, 217), // double *
+/* 211 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 212 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // void()(void(*)(int32_t, char const *, void *), void *)
+/* 213 */ _CFFI_OP(_CFFI_OP_POINTER, 182), // void(*)(int32_t, char const *, void *)
+/* 214 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
+/* 215 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 216 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
+/* 217 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14), // double
+/* 218 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum lucebox_finish
+/* 219 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum lucebox_hidden_norm
+/* 220 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum lucebox_mtp_source
+/* 221 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum lucebox_rng
+/* 222 */ _CFFI_OP(_CFFI_OP_ARRAY, 1), // float[7]
+/* 223 */ (_cffi_opcode_t)(7),
+/* 224 */ _CFFI_OP(_CFFI_OP_ARRAY, 6), // int32_t[7]
+/* 225 */ (_cffi_opcode_t)(7),
+/* 226 */ _CFFI_OP(_CFFI_OP_ARRAY, 6), // int32_t[8]
+/* 227 */ (_cffi_opcode_t)(8),
+/* 228 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // lucebox_cycle_request
+/* 229 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // lucebox_cycle_result
+/* 230 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // lucebox_cycle_stats
+/* 231 */ _CFFI_OP(_CFFI_OP_POINTER, 232), // lucebox_logit_bias const *
+/* 232 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // lucebox_logit_bias
+/* 233 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // lucebox_model
+/* 234 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // lucebox_model_info
+/* 235 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // lucebox_model_params
+/* 236 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // lucebox_proposal
+/* 237 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // lucebox_sampler
+/* 238 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // lucebox_sampler_params
+/* 239 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 10), // lucebox_session
+/* 240 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 11), // lucebox_session_info
+/* 241 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 12), // lucebox_session_params
+/* 242 */ _CFFI_OP(_CFFI_OP_ENUM, 4), // lucebox_status
+/* 243 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
+/* 244 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
 };
 
 static int _cffi_const_LUCEBOX_FINISH_NONE(unsigned long long *o)
@@ -1083,7 +1084,7 @@ _cffi_f_lucebox_backends_load(PyObject *self, PyObject *arg0)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1153,7 +1154,7 @@ _cffi_f_lucebox_chat_parse(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1217,7 +1218,7 @@ _cffi_f_lucebox_chat_render(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1310,7 +1311,7 @@ _cffi_f_lucebox_detokenize(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1363,7 +1364,7 @@ _cffi_f_lucebox_grammar_from_schema(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1412,10 +1413,10 @@ _cffi_f_lucebox_gumbel_noise(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(209), arg4, (char **)&x4);
+      _cffi_type(210), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (double *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(209), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(210), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1479,7 +1480,7 @@ _cffi_f_lucebox_log_set(PyObject *self, PyObject *args)
   if (!PyArg_UnpackTuple(args, "lucebox_log_set", 2, 2, &arg0, &arg1))
     return NULL;
 
-  x0 = (void(*)(int32_t, char const *, void *))_cffi_to_c_pointer(arg0, _cffi_type(212));
+  x0 = (void(*)(int32_t, char const *, void *))_cffi_to_c_pointer(arg0, _cffi_type(213));
   if (x0 == (void(*)(int32_t, char const *, void *))NULL && PyErr_Occurred())
     return NULL;
 
@@ -1588,7 +1589,7 @@ _cffi_f_lucebox_model_get_info(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1652,7 +1653,7 @@ _cffi_f_lucebox_model_meta(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1705,7 +1706,7 @@ _cffi_f_lucebox_model_open(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1726,10 +1727,10 @@ _cffi_f_lucebox_model_params_init(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(190), arg0, (char **)&x0);
+      _cffi_type(191), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_model_params *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(190), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(191), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -1834,7 +1835,7 @@ _cffi_f_lucebox_quantize(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1923,7 +1924,7 @@ _cffi_f_lucebox_sampler_describe(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1931,9 +1932,9 @@ _cffi_f_lucebox_sampler_describe(PyObject *self, PyObject *args)
 #  define _cffi_f_lucebox_sampler_describe _cffi_d_lucebox_sampler_describe
 #endif
 
-static lucebox_status _cffi_d_lucebox_sampler_draw(lucebox_sampler * x0, float const * x1, size_t x2, size_t x3, int32_t * x4)
+static lucebox_status _cffi_d_lucebox_sampler_draw(lucebox_sampler * x0, float const * x1, size_t x2, int32_t x3, size_t x4, int32_t * x5)
 {
-  return lucebox_sampler_draw(x0, x1, x2, x3, x4);
+  return lucebox_sampler_draw(x0, x1, x2, x3, x4, x5);
 }
 #ifndef PYPY_VERSION
 static PyObject *
@@ -1942,8 +1943,9 @@ _cffi_f_lucebox_sampler_draw(PyObject *self, PyObject *args)
   lucebox_sampler * x0;
   float const * x1;
   size_t x2;
-  size_t x3;
-  int32_t * x4;
+  int32_t x3;
+  size_t x4;
+  int32_t * x5;
   Py_ssize_t datasize;
   struct _cffi_freeme_s *large_args_free = NULL;
   lucebox_status result;
@@ -1953,8 +1955,9 @@ _cffi_f_lucebox_sampler_draw(PyObject *self, PyObject *args)
   PyObject *arg2;
   PyObject *arg3;
   PyObject *arg4;
+  PyObject *arg5;
 
-  if (!PyArg_UnpackTuple(args, "lucebox_sampler_draw", 5, 5, &arg0, &arg1, &arg2, &arg3, &arg4))
+  if (!PyArg_UnpackTuple(args, "lucebox_sampler_draw", 6, 6, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5))
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
@@ -1979,27 +1982,31 @@ _cffi_f_lucebox_sampler_draw(PyObject *self, PyObject *args)
   if (x2 == (size_t)-1 && PyErr_Occurred())
     return NULL;
 
-  x3 = _cffi_to_c_int(arg3, size_t);
-  if (x3 == (size_t)-1 && PyErr_Occurred())
+  x3 = _cffi_to_c_int(arg3, int32_t);
+  if (x3 == (int32_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x4 = _cffi_to_c_int(arg4, size_t);
+  if (x4 == (size_t)-1 && PyErr_Occurred())
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(70), arg4, (char **)&x4);
+      _cffi_type(70), arg5, (char **)&x5);
   if (datasize != 0) {
-    x4 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(70), arg4, (char **)&x4,
+    x5 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(70), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   Py_BEGIN_ALLOW_THREADS
   _cffi_restore_errno();
-  { result = lucebox_sampler_draw(x0, x1, x2, x3, x4); }
+  { result = lucebox_sampler_draw(x0, x1, x2, x3, x4, x5); }
   _cffi_save_errno();
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2063,7 +2070,7 @@ _cffi_f_lucebox_sampler_open(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2084,10 +2091,10 @@ _cffi_f_lucebox_sampler_params_init(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(196), arg0, (char **)&x0);
+      _cffi_type(197), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_sampler_params *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(196), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(197), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2184,10 +2191,10 @@ _cffi_f_lucebox_session_abort(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(116), arg0, (char **)&x0);
+      _cffi_type(117), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(117), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2220,10 +2227,10 @@ _cffi_f_lucebox_session_abort_reset(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(116), arg0, (char **)&x0);
+      _cffi_type(117), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(117), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2264,10 +2271,10 @@ _cffi_f_lucebox_session_clear(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(116), arg0, (char **)&x0);
+      _cffi_type(117), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(117), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2283,7 +2290,7 @@ _cffi_f_lucebox_session_clear(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2304,10 +2311,10 @@ _cffi_f_lucebox_session_close(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(116), arg0, (char **)&x0);
+      _cffi_type(117), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(117), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2352,37 +2359,37 @@ _cffi_f_lucebox_session_cycle(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(116), arg0, (char **)&x0);
+      _cffi_type(117), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(117), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(170), arg1, (char **)&x1);
+      _cffi_type(171), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (lucebox_cycle_request const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(170), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(171), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(171), arg2, (char **)&x2);
+      _cffi_type(172), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (lucebox_cycle_result *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(171), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(172), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(172), arg3, (char **)&x3);
+      _cffi_type(173), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (lucebox_cycle_stats *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(172), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(173), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2394,7 +2401,7 @@ _cffi_f_lucebox_session_cycle(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2429,10 +2436,10 @@ _cffi_f_lucebox_session_draft(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(116), arg0, (char **)&x0);
+      _cffi_type(117), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(117), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2455,10 +2462,10 @@ _cffi_f_lucebox_session_draft(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(128), arg4, (char **)&x4);
+      _cffi_type(129), arg4, (char **)&x4);
   if (datasize != 0) {
     x4 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(128), arg4, (char **)&x4,
+    if (_cffi_convert_array_argument(_cffi_type(129), arg4, (char **)&x4,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2470,7 +2477,7 @@ _cffi_f_lucebox_session_draft(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2501,10 +2508,10 @@ _cffi_f_lucebox_session_draft_logits(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(116), arg0, (char **)&x0);
+      _cffi_type(117), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(117), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2514,10 +2521,10 @@ _cffi_f_lucebox_session_draft_logits(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(128), arg2, (char **)&x2);
+      _cffi_type(129), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (float *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(128), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(129), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2529,7 +2536,7 @@ _cffi_f_lucebox_session_draft_logits(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2608,10 +2615,10 @@ _cffi_f_lucebox_session_force(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(116), arg0, (char **)&x0);
+      _cffi_type(117), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(117), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2631,7 +2638,7 @@ _cffi_f_lucebox_session_force(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2669,10 +2676,10 @@ _cffi_f_lucebox_session_get_info(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(176), arg1, (char **)&x1);
+      _cffi_type(177), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (lucebox_session_info *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(176), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(177), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2684,7 +2691,7 @@ _cffi_f_lucebox_session_get_info(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2850,7 +2857,7 @@ _cffi_f_lucebox_session_open(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2909,10 +2916,10 @@ _cffi_f_lucebox_session_params_init(PyObject *self, PyObject *arg0)
   struct _cffi_freeme_s *large_args_free = NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(202), arg0, (char **)&x0);
+      _cffi_type(203), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session_params *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(202), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(203), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2969,10 +2976,10 @@ _cffi_f_lucebox_session_prefill(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(116), arg0, (char **)&x0);
+      _cffi_type(117), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(117), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3007,7 +3014,7 @@ _cffi_f_lucebox_session_prefill(PyObject *self, PyObject *args)
   if (x5 == (_Bool)-1 && PyErr_Occurred())
     return NULL;
 
-  x6 = (_Bool(*)(float, void *))_cffi_to_c_pointer(arg6, _cffi_type(137));
+  x6 = (_Bool(*)(float, void *))_cffi_to_c_pointer(arg6, _cffi_type(138));
   if (x6 == (_Bool(*)(float, void *))NULL && PyErr_Occurred())
     return NULL;
 
@@ -3045,7 +3052,7 @@ _cffi_f_lucebox_session_prefill(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3078,10 +3085,10 @@ _cffi_f_lucebox_session_propose(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(116), arg0, (char **)&x0);
+      _cffi_type(117), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(117), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3096,19 +3103,19 @@ _cffi_f_lucebox_session_propose(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(118), arg2, (char **)&x2);
+      _cffi_type(119), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (lucebox_proposal *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(118), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(119), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(119), arg3, (char **)&x3);
+      _cffi_type(120), arg3, (char **)&x3);
   if (datasize != 0) {
     x3 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(119), arg3, (char **)&x3,
+    if (_cffi_convert_array_argument(_cffi_type(120), arg3, (char **)&x3,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3120,7 +3127,7 @@ _cffi_f_lucebox_session_propose(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3155,10 +3162,10 @@ _cffi_f_lucebox_session_state_load(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(116), arg0, (char **)&x0);
+      _cffi_type(117), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(117), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3168,10 +3175,10 @@ _cffi_f_lucebox_session_state_load(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(164), arg2, (char **)&x2);
+      _cffi_type(165), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (void const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(164), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(165), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3196,7 +3203,7 @@ _cffi_f_lucebox_session_state_load(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3231,10 +3238,10 @@ _cffi_f_lucebox_session_state_save(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(116), arg0, (char **)&x0);
+      _cffi_type(117), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (lucebox_session *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(116), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(117), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3272,7 +3279,7 @@ _cffi_f_lucebox_session_state_save(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3384,7 +3391,7 @@ _cffi_f_lucebox_system_info(PyObject *self, PyObject *arg0)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3466,7 +3473,7 @@ _cffi_f_lucebox_token_bytes(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3613,7 +3620,7 @@ _cffi_f_lucebox_tokenize(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(241));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3931,45 +3938,45 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "lucebox_chat_render", (void *)_cffi_f_lucebox_chat_render, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 59), (void *)_cffi_d_lucebox_chat_render },
   { "lucebox_detokenize", (void *)_cffi_f_lucebox_detokenize, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 74), (void *)_cffi_d_lucebox_detokenize },
   { "lucebox_grammar_from_schema", (void *)_cffi_f_lucebox_grammar_from_schema, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 35), (void *)_cffi_d_lucebox_grammar_from_schema },
-  { "lucebox_gumbel_noise", (void *)_cffi_f_lucebox_gumbel_noise, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 204), (void *)_cffi_d_lucebox_gumbel_noise },
+  { "lucebox_gumbel_noise", (void *)_cffi_f_lucebox_gumbel_noise, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 205), (void *)_cffi_d_lucebox_gumbel_noise },
   { "lucebox_last_error", (void *)_cffi_f_lucebox_last_error, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 15), (void *)_cffi_d_lucebox_last_error },
-  { "lucebox_log_set", (void *)_cffi_f_lucebox_log_set, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 211), (void *)_cffi_d_lucebox_log_set },
-  { "lucebox_model_close", (void *)_cffi_f_lucebox_model_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 186), (void *)_cffi_d_lucebox_model_close },
+  { "lucebox_log_set", (void *)_cffi_f_lucebox_log_set, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 212), (void *)_cffi_d_lucebox_log_set },
+  { "lucebox_model_close", (void *)_cffi_f_lucebox_model_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 187), (void *)_cffi_d_lucebox_model_close },
   { "lucebox_model_get_info", (void *)_cffi_f_lucebox_model_get_info, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 91), (void *)_cffi_d_lucebox_model_get_info },
   { "lucebox_model_meta", (void *)_cffi_f_lucebox_model_meta, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 59), (void *)_cffi_d_lucebox_model_meta },
   { "lucebox_model_open", (void *)_cffi_f_lucebox_model_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 100), (void *)_cffi_d_lucebox_model_open },
-  { "lucebox_model_params_init", (void *)_cffi_f_lucebox_model_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 189), (void *)_cffi_d_lucebox_model_params_init },
-  { "lucebox_on_log", (void *)&_cffi_externpy__lucebox_on_log, _CFFI_OP(_CFFI_OP_EXTERN_PYTHON, 212), (void *)lucebox_on_log },
-  { "lucebox_on_progress", (void *)&_cffi_externpy__lucebox_on_progress, _CFFI_OP(_CFFI_OP_EXTERN_PYTHON, 137), (void *)lucebox_on_progress },
+  { "lucebox_model_params_init", (void *)_cffi_f_lucebox_model_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 190), (void *)_cffi_d_lucebox_model_params_init },
+  { "lucebox_on_log", (void *)&_cffi_externpy__lucebox_on_log, _CFFI_OP(_CFFI_OP_EXTERN_PYTHON, 213), (void *)lucebox_on_log },
+  { "lucebox_on_progress", (void *)&_cffi_externpy__lucebox_on_progress, _CFFI_OP(_CFFI_OP_EXTERN_PYTHON, 138), (void *)lucebox_on_progress },
   { "lucebox_quantize", (void *)_cffi_f_lucebox_quantize, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 45), (void *)_cffi_d_lucebox_quantize },
-  { "lucebox_sampler_close", (void *)_cffi_f_lucebox_sampler_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 192), (void *)_cffi_d_lucebox_sampler_close },
-  { "lucebox_sampler_describe", (void *)_cffi_f_lucebox_sampler_describe, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 111), (void *)_cffi_d_lucebox_sampler_describe },
+  { "lucebox_sampler_close", (void *)_cffi_f_lucebox_sampler_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 193), (void *)_cffi_d_lucebox_sampler_close },
+  { "lucebox_sampler_describe", (void *)_cffi_f_lucebox_sampler_describe, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 112), (void *)_cffi_d_lucebox_sampler_describe },
   { "lucebox_sampler_draw", (void *)_cffi_f_lucebox_sampler_draw, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 104), (void *)_cffi_d_lucebox_sampler_draw },
   { "lucebox_sampler_open", (void *)_cffi_f_lucebox_sampler_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 95), (void *)_cffi_d_lucebox_sampler_open },
-  { "lucebox_sampler_params_init", (void *)_cffi_f_lucebox_sampler_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 195), (void *)_cffi_d_lucebox_sampler_params_init },
+  { "lucebox_sampler_params_init", (void *)_cffi_f_lucebox_sampler_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 196), (void *)_cffi_d_lucebox_sampler_params_init },
   { "lucebox_sampler_rng", (void *)_cffi_f_lucebox_sampler_rng, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 22), (void *)_cffi_d_lucebox_sampler_rng },
   { "lucebox_series_hash", (void *)_cffi_f_lucebox_series_hash, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 15), (void *)_cffi_d_lucebox_series_hash },
-  { "lucebox_session_abort", (void *)_cffi_f_lucebox_session_abort, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 198), (void *)_cffi_d_lucebox_session_abort },
-  { "lucebox_session_abort_reset", (void *)_cffi_f_lucebox_session_abort_reset, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 198), (void *)_cffi_d_lucebox_session_abort_reset },
-  { "lucebox_session_clear", (void *)_cffi_f_lucebox_session_clear, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 121), (void *)_cffi_d_lucebox_session_clear },
-  { "lucebox_session_close", (void *)_cffi_f_lucebox_session_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 198), (void *)_cffi_d_lucebox_session_close },
-  { "lucebox_session_cycle", (void *)_cffi_f_lucebox_session_cycle, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 168), (void *)_cffi_d_lucebox_session_cycle },
-  { "lucebox_session_draft", (void *)_cffi_f_lucebox_session_draft, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 147), (void *)_cffi_d_lucebox_session_draft },
-  { "lucebox_session_draft_logits", (void *)_cffi_f_lucebox_session_draft_logits, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 125), (void *)_cffi_d_lucebox_session_draft_logits },
+  { "lucebox_session_abort", (void *)_cffi_f_lucebox_session_abort, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 199), (void *)_cffi_d_lucebox_session_abort },
+  { "lucebox_session_abort_reset", (void *)_cffi_f_lucebox_session_abort_reset, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 199), (void *)_cffi_d_lucebox_session_abort_reset },
+  { "lucebox_session_clear", (void *)_cffi_f_lucebox_session_clear, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 122), (void *)_cffi_d_lucebox_session_clear },
+  { "lucebox_session_close", (void *)_cffi_f_lucebox_session_close, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 199), (void *)_cffi_d_lucebox_session_close },
+  { "lucebox_session_cycle", (void *)_cffi_f_lucebox_session_cycle, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 169), (void *)_cffi_d_lucebox_session_cycle },
+  { "lucebox_session_draft", (void *)_cffi_f_lucebox_session_draft, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 148), (void *)_cffi_d_lucebox_session_draft },
+  { "lucebox_session_draft_logits", (void *)_cffi_f_lucebox_session_draft_logits, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 126), (void *)_cffi_d_lucebox_session_draft_logits },
   { "lucebox_session_failure", (void *)_cffi_f_lucebox_session_failure, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 11), (void *)_cffi_d_lucebox_session_failure },
-  { "lucebox_session_force", (void *)_cffi_f_lucebox_session_force, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 142), (void *)_cffi_d_lucebox_session_force },
-  { "lucebox_session_get_info", (void *)_cffi_f_lucebox_session_get_info, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 174), (void *)_cffi_d_lucebox_session_get_info },
+  { "lucebox_session_force", (void *)_cffi_f_lucebox_session_force, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 143), (void *)_cffi_d_lucebox_session_force },
+  { "lucebox_session_get_info", (void *)_cffi_f_lucebox_session_get_info, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 175), (void *)_cffi_d_lucebox_session_get_info },
   { "lucebox_session_logits", (void *)_cffi_f_lucebox_session_logits, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 17), (void *)_cffi_d_lucebox_session_logits },
   { "lucebox_session_n_past", (void *)_cffi_f_lucebox_session_n_past, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 25), (void *)_cffi_d_lucebox_session_n_past },
   { "lucebox_session_open", (void *)_cffi_f_lucebox_session_open, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 54), (void *)_cffi_d_lucebox_session_open },
   { "lucebox_session_own_pass_reason", (void *)_cffi_f_lucebox_session_own_pass_reason, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 8), (void *)_cffi_d_lucebox_session_own_pass_reason },
-  { "lucebox_session_params_init", (void *)_cffi_f_lucebox_session_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 201), (void *)_cffi_d_lucebox_session_params_init },
-  { "lucebox_session_prefill", (void *)_cffi_f_lucebox_session_prefill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 130), (void *)_cffi_d_lucebox_session_prefill },
-  { "lucebox_session_propose", (void *)_cffi_f_lucebox_session_propose, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 115), (void *)_cffi_d_lucebox_session_propose },
-  { "lucebox_session_state_load", (void *)_cffi_f_lucebox_session_state_load, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 161), (void *)_cffi_d_lucebox_session_state_load },
-  { "lucebox_session_state_save", (void *)_cffi_f_lucebox_session_state_save, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 154), (void *)_cffi_d_lucebox_session_state_save },
+  { "lucebox_session_params_init", (void *)_cffi_f_lucebox_session_params_init, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 202), (void *)_cffi_d_lucebox_session_params_init },
+  { "lucebox_session_prefill", (void *)_cffi_f_lucebox_session_prefill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 131), (void *)_cffi_d_lucebox_session_prefill },
+  { "lucebox_session_propose", (void *)_cffi_f_lucebox_session_propose, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 116), (void *)_cffi_d_lucebox_session_propose },
+  { "lucebox_session_state_load", (void *)_cffi_f_lucebox_session_state_load, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 162), (void *)_cffi_d_lucebox_session_state_load },
+  { "lucebox_session_state_save", (void *)_cffi_f_lucebox_session_state_save, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 155), (void *)_cffi_d_lucebox_session_state_save },
   { "lucebox_session_why_stepwise", (void *)_cffi_f_lucebox_session_why_stepwise, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 8), (void *)_cffi_d_lucebox_session_why_stepwise },
-  { "lucebox_string_free", (void *)_cffi_f_lucebox_string_free, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 178), (void *)_cffi_d_lucebox_string_free },
+  { "lucebox_string_free", (void *)_cffi_f_lucebox_string_free, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 179), (void *)_cffi_d_lucebox_string_free },
   { "lucebox_system_info", (void *)_cffi_f_lucebox_system_info, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 29), (void *)_cffi_d_lucebox_system_info },
   { "lucebox_token_bytes", (void *)_cffi_f_lucebox_token_bytes, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 83), (void *)_cffi_d_lucebox_token_bytes },
   { "lucebox_token_is_eog", (void *)_cffi_f_lucebox_token_is_eog, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 4), (void *)_cffi_d_lucebox_token_is_eog },
@@ -4002,13 +4009,13 @@ static const struct _cffi_field_s _cffi_fields[] = {
               _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "tokens", offsetof(lucebox_cycle_result, tokens),
               sizeof(((lucebox_cycle_result *)0)->tokens),
-              _CFFI_OP(_CFFI_OP_NOOP, 225) },
+              _CFFI_OP(_CFFI_OP_NOOP, 226) },
   { "draft_tokens", offsetof(lucebox_cycle_result, draft_tokens),
                     sizeof(((lucebox_cycle_result *)0)->draft_tokens),
-                    _CFFI_OP(_CFFI_OP_NOOP, 223) },
+                    _CFFI_OP(_CFFI_OP_NOOP, 224) },
   { "draft_probs", offsetof(lucebox_cycle_result, draft_probs),
                    sizeof(((lucebox_cycle_result *)0)->draft_probs),
-                   _CFFI_OP(_CFFI_OP_NOOP, 221) },
+                   _CFFI_OP(_CFFI_OP_NOOP, 222) },
   { "struct_size", offsetof(lucebox_cycle_stats, struct_size),
                    sizeof(((lucebox_cycle_stats *)0)->struct_size),
                    _CFFI_OP(_CFFI_OP_NOOP, 51) },
@@ -4086,22 +4093,22 @@ static const struct _cffi_field_s _cffi_fields[] = {
                         _CFFI_OP(_CFFI_OP_NOOP, 42) },
   { "n_params", offsetof(lucebox_model_info, n_params),
                 sizeof(((lucebox_model_info *)0)->n_params),
-                _CFFI_OP(_CFFI_OP_NOOP, 242) },
+                _CFFI_OP(_CFFI_OP_NOOP, 243) },
   { "size_bytes", offsetof(lucebox_model_info, size_bytes),
                   sizeof(((lucebox_model_info *)0)->size_bytes),
-                  _CFFI_OP(_CFFI_OP_NOOP, 242) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 243) },
   { "mtp_size_bytes", offsetof(lucebox_model_info, mtp_size_bytes),
                       sizeof(((lucebox_model_info *)0)->mtp_size_bytes),
-                      _CFFI_OP(_CFFI_OP_NOOP, 242) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 243) },
   { "n_draft_vocab", offsetof(lucebox_model_info, n_draft_vocab),
                      sizeof(((lucebox_model_info *)0)->n_draft_vocab),
                      _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "mtp_block_bytes", offsetof(lucebox_model_info, mtp_block_bytes),
                        sizeof(((lucebox_model_info *)0)->mtp_block_bytes),
-                       _CFFI_OP(_CFFI_OP_NOOP, 242) },
+                       _CFFI_OP(_CFFI_OP_NOOP, 243) },
   { "draft_rows_bytes", offsetof(lucebox_model_info, draft_rows_bytes),
                         sizeof(((lucebox_model_info *)0)->draft_rows_bytes),
-                        _CFFI_OP(_CFFI_OP_NOOP, 242) },
+                        _CFFI_OP(_CFFI_OP_NOOP, 243) },
   { "struct_size", offsetof(lucebox_model_params, struct_size),
                    sizeof(((lucebox_model_params *)0)->struct_size),
                    _CFFI_OP(_CFFI_OP_NOOP, 51) },
@@ -4134,7 +4141,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
                      _CFFI_OP(_CFFI_OP_NOOP, 42) },
   { "progress", offsetof(lucebox_model_params, progress),
                 sizeof(((lucebox_model_params *)0)->progress),
-                _CFFI_OP(_CFFI_OP_NOOP, 137) },
+                _CFFI_OP(_CFFI_OP_NOOP, 138) },
   { "progress_user_data", offsetof(lucebox_model_params, progress_user_data),
                           sizeof(((lucebox_model_params *)0)->progress_user_data),
                           _CFFI_OP(_CFFI_OP_NOOP, 2) },
@@ -4149,16 +4156,16 @@ static const struct _cffi_field_s _cffi_fields[] = {
                  _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "tokens", offsetof(lucebox_proposal, tokens),
               sizeof(((lucebox_proposal *)0)->tokens),
-              _CFFI_OP(_CFFI_OP_NOOP, 223) },
+              _CFFI_OP(_CFFI_OP_NOOP, 224) },
   { "probs", offsetof(lucebox_proposal, probs),
              sizeof(((lucebox_proposal *)0)->probs),
-             _CFFI_OP(_CFFI_OP_NOOP, 221) },
+             _CFFI_OP(_CFFI_OP_NOOP, 222) },
   { "struct_size", offsetof(lucebox_sampler_params, struct_size),
                    sizeof(((lucebox_sampler_params *)0)->struct_size),
                    _CFFI_OP(_CFFI_OP_NOOP, 51) },
   { "seed", offsetof(lucebox_sampler_params, seed),
             sizeof(((lucebox_sampler_params *)0)->seed),
-            _CFFI_OP(_CFFI_OP_NOOP, 205) },
+            _CFFI_OP(_CFFI_OP_NOOP, 206) },
   { "n_prev", offsetof(lucebox_sampler_params, n_prev),
               sizeof(((lucebox_sampler_params *)0)->n_prev),
               _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -4254,7 +4261,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
                                _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "logit_bias", offsetof(lucebox_sampler_params, logit_bias),
                   sizeof(((lucebox_sampler_params *)0)->logit_bias),
-                  _CFFI_OP(_CFFI_OP_NOOP, 230) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 231) },
   { "n_logit_bias", offsetof(lucebox_sampler_params, n_logit_bias),
                     sizeof(((lucebox_sampler_params *)0)->n_logit_bias),
                     _CFFI_OP(_CFFI_OP_NOOP, 51) },
@@ -4266,31 +4273,31 @@ static const struct _cffi_field_s _cffi_fields[] = {
                    _CFFI_OP(_CFFI_OP_NOOP, 51) },
   { "n_ctx", offsetof(lucebox_session_info, n_ctx),
              sizeof(((lucebox_session_info *)0)->n_ctx),
-             _CFFI_OP(_CFFI_OP_NOOP, 205) },
+             _CFFI_OP(_CFFI_OP_NOOP, 206) },
   { "n_seq", offsetof(lucebox_session_info, n_seq),
              sizeof(((lucebox_session_info *)0)->n_seq),
-             _CFFI_OP(_CFFI_OP_NOOP, 205) },
+             _CFFI_OP(_CFFI_OP_NOOP, 206) },
   { "n_ubatch", offsetof(lucebox_session_info, n_ubatch),
                 sizeof(((lucebox_session_info *)0)->n_ubatch),
-                _CFFI_OP(_CFFI_OP_NOOP, 205) },
+                _CFFI_OP(_CFFI_OP_NOOP, 206) },
   { "max_width", offsetof(lucebox_session_info, max_width),
                  sizeof(((lucebox_session_info *)0)->max_width),
                  _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "n_rs_seq", offsetof(lucebox_session_info, n_rs_seq),
                 sizeof(((lucebox_session_info *)0)->n_rs_seq),
-                _CFFI_OP(_CFFI_OP_NOOP, 205) },
+                _CFFI_OP(_CFFI_OP_NOOP, 206) },
   { "context_bytes", offsetof(lucebox_session_info, context_bytes),
                      sizeof(((lucebox_session_info *)0)->context_bytes),
-                     _CFFI_OP(_CFFI_OP_NOOP, 242) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 243) },
   { "compute_bytes", offsetof(lucebox_session_info, compute_bytes),
                      sizeof(((lucebox_session_info *)0)->compute_bytes),
-                     _CFFI_OP(_CFFI_OP_NOOP, 242) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 243) },
   { "mtp_context_bytes", offsetof(lucebox_session_info, mtp_context_bytes),
                          sizeof(((lucebox_session_info *)0)->mtp_context_bytes),
-                         _CFFI_OP(_CFFI_OP_NOOP, 242) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 243) },
   { "mtp_compute_bytes", offsetof(lucebox_session_info, mtp_compute_bytes),
                          sizeof(((lucebox_session_info *)0)->mtp_compute_bytes),
-                         _CFFI_OP(_CFFI_OP_NOOP, 242) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 243) },
   { "mtp_kv_in_trunk", offsetof(lucebox_session_info, mtp_kv_in_trunk),
                        sizeof(((lucebox_session_info *)0)->mtp_kv_in_trunk),
                        _CFFI_OP(_CFFI_OP_NOOP, 42) },
@@ -4302,19 +4309,19 @@ static const struct _cffi_field_s _cffi_fields[] = {
                        _CFFI_OP(_CFFI_OP_NOOP, 42) },
   { "kept_graphs_bytes", offsetof(lucebox_session_info, kept_graphs_bytes),
                          sizeof(((lucebox_session_info *)0)->kept_graphs_bytes),
-                         _CFFI_OP(_CFFI_OP_NOOP, 242) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 243) },
   { "struct_size", offsetof(lucebox_session_params, struct_size),
                    sizeof(((lucebox_session_params *)0)->struct_size),
                    _CFFI_OP(_CFFI_OP_NOOP, 51) },
   { "n_ctx", offsetof(lucebox_session_params, n_ctx),
              sizeof(((lucebox_session_params *)0)->n_ctx),
-             _CFFI_OP(_CFFI_OP_NOOP, 205) },
+             _CFFI_OP(_CFFI_OP_NOOP, 206) },
   { "n_seq", offsetof(lucebox_session_params, n_seq),
              sizeof(((lucebox_session_params *)0)->n_seq),
-             _CFFI_OP(_CFFI_OP_NOOP, 205) },
+             _CFFI_OP(_CFFI_OP_NOOP, 206) },
   { "n_ubatch", offsetof(lucebox_session_params, n_ubatch),
                 sizeof(((lucebox_session_params *)0)->n_ubatch),
-                _CFFI_OP(_CFFI_OP_NOOP, 205) },
+                _CFFI_OP(_CFFI_OP_NOOP, 206) },
   { "n_threads", offsetof(lucebox_session_params, n_threads),
                  sizeof(((lucebox_session_params *)0)->n_threads),
                  _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -4354,66 +4361,66 @@ static const struct _cffi_field_s _cffi_fields[] = {
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "lucebox_cycle_request", 227, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_cycle_request", 228, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_cycle_request), offsetof(struct _cffi_align__lucebox_cycle_request, y), 0, 2 },
-  { "lucebox_cycle_result", 228, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_cycle_result", 229, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_cycle_result), offsetof(struct _cffi_align__lucebox_cycle_result, y), 2, 8 },
-  { "lucebox_cycle_stats", 229, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_cycle_stats", 230, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_cycle_stats), offsetof(struct _cffi_align__lucebox_cycle_stats, y), 10, 12 },
-  { "lucebox_logit_bias", 231, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_logit_bias", 232, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_logit_bias), offsetof(struct _cffi_align__lucebox_logit_bias, y), 22, 2 },
-  { "lucebox_model", 232, _CFFI_F_OPAQUE,
+  { "lucebox_model", 233, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "lucebox_model_info", 233, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_model_info", 234, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_model_info), offsetof(struct _cffi_align__lucebox_model_info, y), 24, 17 },
-  { "lucebox_model_params", 234, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_model_params", 235, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_model_params), offsetof(struct _cffi_align__lucebox_model_params, y), 41, 14 },
-  { "lucebox_proposal", 235, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_proposal", 236, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_proposal), offsetof(struct _cffi_align__lucebox_proposal, y), 55, 3 },
-  { "lucebox_sampler", 236, _CFFI_F_OPAQUE,
+  { "lucebox_sampler", 237, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "lucebox_sampler_params", 237, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_sampler_params", 238, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_sampler_params), offsetof(struct _cffi_align__lucebox_sampler_params, y), 58, 36 },
-  { "lucebox_session", 238, _CFFI_F_OPAQUE,
+  { "lucebox_session", 239, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "lucebox_session_info", 239, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_session_info", 240, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_session_info), offsetof(struct _cffi_align__lucebox_session_info, y), 94, 14 },
-  { "lucebox_session_params", 240, _CFFI_F_CHECK_FIELDS,
+  { "lucebox_session_params", 241, _CFFI_F_CHECK_FIELDS,
     sizeof(lucebox_session_params), offsetof(struct _cffi_align__lucebox_session_params, y), 108, 16 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
-  { "lucebox_finish", 217, _cffi_prim_int(sizeof(enum lucebox_finish), ((enum lucebox_finish)-1) <= 0),
+  { "lucebox_finish", 218, _cffi_prim_int(sizeof(enum lucebox_finish), ((enum lucebox_finish)-1) <= 0),
     "LUCEBOX_FINISH_NONE,LUCEBOX_FINISH_EOG,LUCEBOX_FINISH_LIMIT,LUCEBOX_FINISH_CONTEXT,LUCEBOX_FINISH_FAILED" },
-  { "lucebox_hidden_norm", 218, _cffi_prim_int(sizeof(enum lucebox_hidden_norm), ((enum lucebox_hidden_norm)-1) <= 0),
+  { "lucebox_hidden_norm", 219, _cffi_prim_int(sizeof(enum lucebox_hidden_norm), ((enum lucebox_hidden_norm)-1) <= 0),
     "LUCEBOX_HIDDEN_NORM_FILE,LUCEBOX_HIDDEN_NORM_FULL,LUCEBOX_HIDDEN_NORM_PER_STREAM" },
-  { "lucebox_mtp_source", 219, _cffi_prim_int(sizeof(enum lucebox_mtp_source), ((enum lucebox_mtp_source)-1) <= 0),
+  { "lucebox_mtp_source", 220, _cffi_prim_int(sizeof(enum lucebox_mtp_source), ((enum lucebox_mtp_source)-1) <= 0),
     "LUCEBOX_MTP_NONE,LUCEBOX_MTP_IN_FILE,LUCEBOX_MTP_SIDECAR" },
-  { "lucebox_rng", 220, _cffi_prim_int(sizeof(enum lucebox_rng), ((enum lucebox_rng)-1) <= 0),
+  { "lucebox_rng", 221, _cffi_prim_int(sizeof(enum lucebox_rng), ((enum lucebox_rng)-1) <= 0),
     "LUCEBOX_RNG_AUTO,LUCEBOX_RNG_MT19937,LUCEBOX_RNG_GUMBEL" },
-  { "lucebox_status", 241, _cffi_prim_int(sizeof(lucebox_status), ((lucebox_status)-1) <= 0),
+  { "lucebox_status", 242, _cffi_prim_int(sizeof(lucebox_status), ((lucebox_status)-1) <= 0),
     "LUCEBOX_OK,LUCEBOX_ERR_ARGUMENT,LUCEBOX_ERR_IO,LUCEBOX_ERR_FORMAT,LUCEBOX_ERR_MISMATCH,LUCEBOX_ERR_MEMORY,"
     "LUCEBOX_ERR_BACKEND,LUCEBOX_ERR_CONTEXT_FULL,LUCEBOX_ERR_CANCELLED,LUCEBOX_ERR_ROLLBACK,LUCEBOX_ERR_DECODE,"
     "LUCEBOX_ERR_STATE,LUCEBOX_ERR_INTERNAL,LUCEBOX_ERR_SAMPLING" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "lucebox_cycle_request", 227 },
-  { "lucebox_cycle_result", 228 },
-  { "lucebox_cycle_stats", 229 },
-  { "lucebox_log_callback", 212 },
-  { "lucebox_logit_bias", 231 },
-  { "lucebox_model", 232 },
-  { "lucebox_model_info", 233 },
-  { "lucebox_model_params", 234 },
-  { "lucebox_progress_callback", 137 },
-  { "lucebox_proposal", 235 },
-  { "lucebox_sampler", 236 },
-  { "lucebox_sampler_params", 237 },
-  { "lucebox_session", 238 },
-  { "lucebox_session_info", 239 },
-  { "lucebox_session_params", 240 },
-  { "lucebox_status", 241 },
+  { "lucebox_cycle_request", 228 },
+  { "lucebox_cycle_result", 229 },
+  { "lucebox_cycle_stats", 230 },
+  { "lucebox_log_callback", 213 },
+  { "lucebox_logit_bias", 232 },
+  { "lucebox_model", 233 },
+  { "lucebox_model_info", 234 },
+  { "lucebox_model_params", 235 },
+  { "lucebox_progress_callback", 138 },
+  { "lucebox_proposal", 236 },
+  { "lucebox_sampler", 237 },
+  { "lucebox_sampler_params", 238 },
+  { "lucebox_session", 239 },
+  { "lucebox_session_info", 240 },
+  { "lucebox_session_params", 241 },
+  { "lucebox_status", 242 },
 };
 
 static const struct _cffi_type_context_s _cffi_type_context = {
@@ -4428,7 +4435,7 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   5,  /* num_enums */
   16,  /* num_typenames */
   NULL,  /* no includes */
-  244,  /* num_types */
+  245,  /* num_types */
   1,  /* flags */
 };
 

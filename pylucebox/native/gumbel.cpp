@@ -1,7 +1,9 @@
 #include "gumbel.h"
 
+#include "exp_of.h"
 #include "gumbel_noise.h"
 #include "gumbel_race.h"
+#include "top_candidates.h"
 
 #include "llama-ext.h"
 #include "llama.h"
@@ -48,25 +50,6 @@ void accept(llama_sampler * sampler, llama_token) {
     s.draw = 0;
 }
 
-// e^x of a number that is not above 0, to seven digits; 0 for those below -87, and for what is no number. The library's
-// takes several times as long, since the compiler makes no vector instructions of it.
-float exp_of(float x) {
-    const float   within = x < -87.0f ? -87.0f : x;
-    const float   whole  = within * 1.44269504f + 12582912.0f; // 1.5 * 2^23: rounds to a whole number
-    const float   n      = whole - 12582912.0f;
-    const float   r      = (within - n * 0.693359375f) + n * 2.12194440e-4f; // ln 2 in two parts, the first of few digits
-    const float   tail   = 1.0f / 6 + r * (1.0f / 24 + r * (1.0f / 120 + r * (1.0f / 720)));
-    const float   power  = 1.0f + r * (1.0f + r * (0.5f + r * tail));
-    uint32_t      bits;
-    uint32_t      shift;
-    std::memcpy(&bits, &power, sizeof(bits));
-    std::memcpy(&shift, &whole, sizeof(shift));
-    bits += shift << 23; // of the whole number only the lowest bits stay
-    float result;
-    std::memcpy(&result, &bits, sizeof(result));
-    return x >= -87.0f ? result : 0.0f;
-}
-
 // The candidates from `begin` on, as many as fit.
 void take(const llama_token_data_array & candidates, size_t begin, token_block & block) {
     const llama_token_data * data = candidates.data + begin;
@@ -93,20 +76,21 @@ size_t find_highest(const llama_token_data_array & candidates) {
 
 // Writes e^(logit - highest) of the candidates of a block, and returns the sum.
 double write_weights(const token_block & block, float highest, llama_token_data * data) {
-    float weights[token_block::SIZE];
-    float sums[PHILOX_LANES] = {};
+    const int32_t N_SUMS = 8; // whatever the vectors: the sum has the same bits
+    float         weights[token_block::SIZE];
+    float         sums[N_SUMS] = {};
     for (int32_t i = 0; i < block.n_padded(); ++i) {
         weights[i] = exp_of(block.logits[i] - highest);
     }
-    for (int32_t i = 0; i < block.n_padded(); i += PHILOX_LANES) {
-        for (int32_t lane = 0; lane < PHILOX_LANES; ++lane) {
+    for (int32_t i = 0; i < block.n_padded(); i += N_SUMS) {
+        for (int32_t lane = 0; lane < N_SUMS; ++lane) {
             sums[lane] += weights[i + lane];
         }
     }
     for (int32_t i = 0; i < block.n; ++i) {
         data[i].p = weights[i];
     }
-    return std::accumulate(sums, sums + PHILOX_LANES, 0.0);
+    return std::accumulate(sums, sums + N_SUMS, 0.0);
 }
 
 // Beside the draw, probabilities are left as `dist` does, for those who ask which tokens could have been drawn.
@@ -199,46 +183,6 @@ llama_sampler * find(llama_sampler * chain) {
 
 // ---- drafts
 
-struct candidate {
-    float   logit;
-    int32_t row;
-};
-
-bool is_before(const candidate & a, const candidate & b) {
-    return a.logit > b.logit || (a.logit == b.logit && a.row < b.row);
-}
-
-// The n_top highest logits, highest first.
-void take_top(const float * logits, int64_t n, int64_t n_top, std::vector<candidate> & out) {
-    const int64_t BLOCK = 16;
-
-    out.clear();
-    float lowest = -INFINITY; // of those taken, once there are enough
-    for (int64_t begin = 0; begin < n; begin += BLOCK) {
-        const int64_t end = std::min(n, begin + BLOCK);
-        int           any = 0; // most blocks have none that counts; looking for one takes a few vector instructions
-        for (int64_t i = begin; i < end; ++i) {
-            any |= logits[i] > lowest;
-        }
-        if (!any) {
-            continue;
-        }
-        for (int64_t i = begin; i < end; ++i) {
-            if (!(logits[i] > lowest)) {
-                continue;
-            }
-            const candidate found = { logits[i], (int32_t) i };
-            if ((int64_t) out.size() == n_top) {
-                out.pop_back();
-            }
-            out.insert(std::upper_bound(out.begin(), out.end(), found, is_before), found);
-            if ((int64_t) out.size() == n_top) {
-                lowest = out.back().logit;
-            }
-        }
-    }
-}
-
 // Cuts a list of candidates, highest first, as the sampler of that name does.
 void filter_candidates(const draft_pick::filter & filter, size_t min_keep, std::vector<candidate> & list) {
     size_t n_kept = list.size();
@@ -247,13 +191,16 @@ void filter_candidates(const draft_pick::filter & filter, size_t min_keep, std::
             n_kept = filter.value >= 1.0f ? std::min(n_kept, (size_t) filter.value) : n_kept;
             break;
         case draft_pick::TOP_P: {
+            thread_local std::vector<float> weights;
+            weights.resize(list.size());
             double sum = 0.0;
-            for (const candidate & c : list) {
-                sum += std::exp(c.logit - list[0].logit);
+            for (size_t i = 0; i < list.size(); ++i) {
+                weights[i] = std::exp(list[i].logit - list[0].logit);
+                sum += weights[i];
             }
             double reached = 0.0;
             for (n_kept = 0; n_kept < list.size() && (reached < filter.value * sum || n_kept < min_keep);) {
-                reached += std::exp(list[n_kept++].logit - list[0].logit);
+                reached += weights[n_kept++];
             }
             break;
         }
@@ -326,10 +273,17 @@ picked pick_draft(const draft_pick & how, int64_t position, const float * logits
     const int64_t n_top = n_candidates(how, n);
     if (n_top == 0) {
         const float scale = 1.0f / temperature_of(how);
-        enter_all(race, n, ids, [&](int64_t i) { return candidate{ logits[i] * scale, (int32_t) i }; });
+        if (ids == nullptr) {
+            race.enter_row(logits, n, scale);
+        } else {
+            enter_all(race, n, ids, [&](int64_t i) { return candidate{ logits[i] * scale, (int32_t) i }; });
+        }
     } else {
         thread_local std::vector<candidate> list; // so that a draft allocates nothing
         take_top(logits, n, n_top, list);
+        if (list.empty()) { // no logit is a number
+            return pick_likeliest(logits, n);
+        }
         for (int32_t i = 0; i < how.n_filters && list.size() > 1; ++i) {
             filter_candidates(how.filters[i], (size_t) std::max(0, how.min_keep), list);
         }

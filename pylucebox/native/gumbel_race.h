@@ -43,16 +43,19 @@ class gumbel_race {
     // The block's tokens are known by first_entry, first_entry + 1 and so on.
     void enter(const token_block & block, int64_t first_entry);
 
+    // Tokens 0 to n - 1, which are known by these numbers, with their logits times `scale`.
+    void enter_row(const float * logits, int64_t n, float scale);
+
     // Of equal sums the one of the lowest token wins. Tokens whose logit is no number or minus infinity never do.
     int64_t winner = -1; // -1: none entered that can win
     double  first  = -INFINITY;
     double  second = -INFINITY; // highest sum of another one, if there are two places
 
   private:
+    template <typename in> friend struct race_in_lanes;
+
     double bar() const { return places > 1 ? second : first; }
-    void   enter_run(const token_block & block, uint32_t lowest, int64_t first_entry);
-    void   enter_apart(const token_block & block, int64_t first_entry);
-    void   settle(const token_block & block, int32_t i, uint32_t word, int64_t first_entry);
+    void   settle(float logit, int32_t token, uint32_t word, int64_t entry);
 
     const noise_place at;
     const int         places;

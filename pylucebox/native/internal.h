@@ -172,4 +172,5 @@ struct lucebox_sampler {
     std::shared_ptr<lucebox::model_state> model;
     common_sampler_ptr                    chain;
     lucebox::draft_pick                   pick; // for drafts that are to foresee its draws
+    common_params_sampling                params;
 };

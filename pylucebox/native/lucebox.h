@@ -240,9 +240,10 @@ LUCEBOX_API void           lucebox_sampler_close(lucebox_sampler * sampler);
 LUCEBOX_API lucebox_status lucebox_sampler_describe(const lucebox_sampler * sampler, char ** out_text);
 /* enum lucebox_rng in force, never AUTO. */
 LUCEBOX_API int32_t lucebox_sampler_rng(const lucebox_sampler * sampler);
-/* Draw `n` tokens one after the other, each from these logits (n_vocab floats), without the grammar. For tests. */
+/* Draw `n` tokens one after the other, each from these logits (n_vocab floats), without the grammar. If `whole` is not 0
+ * the chain is given all of them, as upstream does, and not only those that it has to see. For tests. */
 LUCEBOX_API lucebox_status lucebox_sampler_draw(lucebox_sampler * sampler, const float * logits, size_t n_logits,
-                                                size_t n, int32_t * out_tokens);
+                                                int32_t whole, size_t n, int32_t * out_tokens);
 /* The noise of LUCEBOX_RNG_GUMBEL for `n` tokens from 0 on. `draw` is 1 for the draw that follows one which a grammar
  * refused, else 0. For tests. Not a number where the build has no such sampler. */
 LUCEBOX_API void lucebox_gumbel_noise(uint32_t seed, uint32_t position, uint32_t draw, size_t n, double * out);

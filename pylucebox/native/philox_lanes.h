@@ -4,18 +4,14 @@
 #pragma once
 
 #include "gumbel_noise.h"
+#include "lanes.h"
 
 #include <cstdint>
-
-#if defined(__x86_64__) && defined(__GNUC__)
-#    include <immintrin.h>
-#    define LUCEBOX_PHILOX_X86
-#endif
 
 namespace lucebox {
 
 // Groups that are computed at once.
-constexpr int32_t PHILOX_LANES = 8;
+constexpr int32_t PHILOX_LANES = 16;
 
 // What all groups have in common.
 struct noise_place {
@@ -34,7 +30,7 @@ inline void philox_plain(const noise_place & at, const uint32_t * groups, uint32
     }
 }
 
-#ifdef LUCEBOX_PHILOX_X86
+#ifdef LUCEBOX_X86_FORMS
 
 inline void philox_sse2(const noise_place & at, const uint32_t * groups, uint32_t * words, int32_t stride) {
     const __m128i m0 = _mm_set1_epi32((int) 0xD2511F53u);
@@ -70,49 +66,80 @@ inline void philox_sse2(const noise_place & at, const uint32_t * groups, uint32_
     }
 }
 
-__attribute__((target("avx2"))) inline void philox_avx2(const noise_place & at, const uint32_t * groups, uint32_t * words,
-                                                        int32_t stride) {
-    const __m256i m0    = _mm256_set1_epi32((int) 0xD2511F53u);
-    const __m256i m1    = _mm256_set1_epi32((int) 0xCD9E8D57u);
-    const __m256i group = _mm256_loadu_si256((const __m256i *) groups);
-    __m256i       c[2][4];
-    for (int32_t odd = 0; odd < 2; ++odd) {
-        c[odd][0] = odd ? _mm256_srli_epi64(group, 32) : group;
-        c[odd][1] = _mm256_set1_epi32((int) at.position);
-        c[odd][2] = _mm256_set1_epi32((int) at.draw);
-        c[odd][3] = _mm256_setzero_si256();
+LUCEBOX_AVX2 inline void philox_avx2(const noise_place & at, const uint32_t * groups, uint32_t * words, int32_t stride) {
+    const __m256i m0 = _mm256_set1_epi32((int) 0xD2511F53u);
+    const __m256i m1 = _mm256_set1_epi32((int) 0xCD9E8D57u);
+    for (int32_t half = 0; half < PHILOX_LANES; half += 8) {
+        const __m256i group = _mm256_loadu_si256((const __m256i *) (groups + half));
+        __m256i       c[2][4];
+        for (int32_t odd = 0; odd < 2; ++odd) {
+            c[odd][0] = odd ? _mm256_srli_epi64(group, 32) : group;
+            c[odd][1] = _mm256_set1_epi32((int) at.position);
+            c[odd][2] = _mm256_set1_epi32((int) at.draw);
+            c[odd][3] = _mm256_setzero_si256();
+        }
+        __m256i k0 = _mm256_set1_epi32((int) at.seed);
+        __m256i k1 = _mm256_set1_epi32((int) NOISE_KEY);
+        for (int32_t round = 0; round < 10; ++round) {
+            for (auto & v : c) {
+                const __m256i a = _mm256_mul_epu32(v[0], m0);
+                const __m256i b = _mm256_mul_epu32(v[2], m1);
+                v[0] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(b, 32), v[1]), k0);
+                v[1] = b;
+                v[2] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(a, 32), v[3]), k1);
+                v[3] = a;
+            }
+            k0 = _mm256_add_epi32(k0, _mm256_set1_epi32((int) 0x9E3779B9u));
+            k1 = _mm256_add_epi32(k1, _mm256_set1_epi32((int) 0xBB67AE85u));
+        }
+        for (int32_t w = 0; w < 4; ++w) {
+            const __m256i both = _mm256_blend_epi32(c[0][w], _mm256_slli_epi64(c[1][w], 32), 0xAA);
+            _mm256_storeu_si256((__m256i *) (words + w * stride + half), both);
+        }
     }
-    __m256i k0 = _mm256_set1_epi32((int) at.seed);
-    __m256i k1 = _mm256_set1_epi32((int) NOISE_KEY);
+}
+
+LUCEBOX_AVX512 inline void philox_avx512(const noise_place & at, const uint32_t * groups, uint32_t * words, int32_t stride) {
+    const int      xor_of_three = 0x96;
+    const __mmask8 all          = 0xFF; // without a mask, some compilers warn of their own headers
+    const __m512i  m0           = _mm512_set1_epi32((int) 0xD2511F53u);
+    const __m512i  m1           = _mm512_set1_epi32((int) 0xCD9E8D57u);
+    const __m512i  group        = _mm512_loadu_si512(groups);
+    __m512i        c[2][4];
+    for (int32_t odd = 0; odd < 2; ++odd) {
+        c[odd][0] = odd ? _mm512_maskz_srli_epi64(all, group, 32) : group;
+        c[odd][1] = _mm512_set1_epi32((int) at.position);
+        c[odd][2] = _mm512_set1_epi32((int) at.draw);
+        c[odd][3] = _mm512_setzero_si512();
+    }
+    __m512i k0 = _mm512_set1_epi32((int) at.seed);
+    __m512i k1 = _mm512_set1_epi32((int) NOISE_KEY);
     for (int32_t round = 0; round < 10; ++round) {
         for (auto & v : c) {
-            const __m256i a = _mm256_mul_epu32(v[0], m0);
-            const __m256i b = _mm256_mul_epu32(v[2], m1);
-            v[0] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(b, 32), v[1]), k0);
+            const __m512i a = _mm512_maskz_mul_epu32(all, v[0], m0);
+            const __m512i b = _mm512_maskz_mul_epu32(all, v[2], m1);
+            v[0] = _mm512_ternarylogic_epi32(_mm512_maskz_srli_epi64(all, b, 32), v[1], k0, xor_of_three);
             v[1] = b;
-            v[2] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(a, 32), v[3]), k1);
+            v[2] = _mm512_ternarylogic_epi32(_mm512_maskz_srli_epi64(all, a, 32), v[3], k1, xor_of_three);
             v[3] = a;
         }
-        k0 = _mm256_add_epi32(k0, _mm256_set1_epi32((int) 0x9E3779B9u));
-        k1 = _mm256_add_epi32(k1, _mm256_set1_epi32((int) 0xBB67AE85u));
+        k0 = _mm512_add_epi32(k0, _mm512_set1_epi32((int) 0x9E3779B9u));
+        k1 = _mm512_add_epi32(k1, _mm512_set1_epi32((int) 0xBB67AE85u));
     }
     for (int32_t w = 0; w < 4; ++w) {
-        const __m256i both = _mm256_blend_epi32(c[0][w], _mm256_slli_epi64(c[1][w], 32), 0xAA);
-        _mm256_storeu_si256((__m256i *) (words + w * stride), both);
+        const __m512i odd = _mm512_maskz_slli_epi64(all, c[1][w], 32);
+        _mm512_storeu_si512(words + w * stride, _mm512_mask_blend_epi32(0xAAAA, c[0][w], odd));
     }
 }
 
 #endif
 
-// The fastest of them that this processor has.
-using philox_lanes = void (*)(const noise_place &, const uint32_t *, uint32_t *, int32_t);
-
-inline philox_lanes philox_of_this_cpu() {
-#ifdef LUCEBOX_PHILOX_X86
-    __builtin_cpu_init(); // this may run before the compiler's library is set up
-    return __builtin_cpu_supports("avx2") ? philox_avx2 : philox_sse2;
+// Any processor that the library runs on has this one.
+inline void philox_of_any_cpu(const noise_place & at, const uint32_t * groups, uint32_t * words, int32_t stride) {
+#ifdef LUCEBOX_X86_FORMS
+    philox_sse2(at, groups, words, stride);
 #else
-    return philox_plain;
+    philox_plain(at, groups, words, stride);
 #endif
 }
 

@@ -6,6 +6,10 @@
 #ifdef LUCEBOX_GUMBEL
 #    include "llama-ext.h"
 #endif
+#if __has_include("lucebox-candidates.h")
+#    include "lucebox-candidates.h"
+#    define LUCEBOX_FEW_CANDIDATES
+#endif
 
 #include <cmath>
 #include <sstream>
@@ -221,6 +225,23 @@ void choose_rng(int32_t rng, common_params_sampling &) {
 }
 #endif
 
+#ifdef LUCEBOX_FEW_CANDIDATES
+bool list_few(const lucebox_sampler & sampler, const float * logits, std::vector<llama_token_data> & out) {
+    return lucebox_list_few(logits, sampler.model->vocab(), common_sampler_get(sampler.chain.get()), sampler.params, out);
+}
+#else
+bool list_few(const lucebox_sampler &, const float *, std::vector<llama_token_data> &) {
+    return false;
+}
+#endif
+
+void list_all(const float * logits, size_t n_logits, std::vector<llama_token_data> & out) {
+    out.resize(n_logits);
+    for (size_t token = 0; token < n_logits; ++token) {
+        out[token] = { (llama_token) token, logits[token], 0.0f };
+    }
+}
+
 } // namespace
 
 } // namespace lucebox
@@ -288,8 +309,9 @@ lucebox_status lucebox_sampler_open(const lucebox_model * model, const lucebox_s
             fail(LUCEBOX_ERR_ARGUMENT, "the sampler cannot be set up: %s",
                  capture.text_or("upstream gave no reason").c_str());
         }
-        sampler->pick = pick_of(upstream, sampler->chain.get());
-        *out          = sampler.release();
+        sampler->pick   = pick_of(upstream, sampler->chain.get());
+        sampler->params = std::move(upstream);
+        *out            = sampler.release();
     });
 }
 
@@ -309,8 +331,8 @@ int32_t lucebox_sampler_rng(const lucebox_sampler * sampler) {
                                                                                    LUCEBOX_RNG_MT19937;
 }
 
-lucebox_status lucebox_sampler_draw(lucebox_sampler * sampler, const float * logits, size_t n_logits, size_t n,
-                                    int32_t * out_tokens) {
+lucebox_status lucebox_sampler_draw(lucebox_sampler * sampler, const float * logits, size_t n_logits,
+                                    int32_t whole, size_t n, int32_t * out_tokens) {
     return guarded([&] {
         llama_sampler * chain = common_sampler_get(needed(sampler, "sampler").chain.get());
         if (n_logits != (size_t) sampler->model->n_vocab()) {
@@ -319,12 +341,13 @@ lucebox_status lucebox_sampler_draw(lucebox_sampler * sampler, const float * log
         }
         needed(logits, "logits");
         needed(out_tokens, "out_tokens");
-        std::vector<llama_token_data> tokens(n_logits);
+        std::vector<llama_token_data> tokens;
         for (size_t i = 0; i < n; ++i) {
-            for (size_t token = 0; token < n_logits; ++token) {
-                tokens[token] = { (llama_token) token, logits[token], 0.0f };
+            const bool few = whole == 0 && list_few(*sampler, logits, tokens);
+            if (!few) {
+                list_all(logits, n_logits, tokens);
             }
-            llama_token_data_array candidates = { tokens.data(), tokens.size(), -1, false };
+            llama_token_data_array candidates = { tokens.data(), tokens.size(), -1, few };
             llama_sampler_apply(chain, &candidates);
             if (candidates.selected < 0 || (size_t) candidates.selected >= candidates.size) {
                 fail(LUCEBOX_ERR_SAMPLING, "the sampler chose no token");
