@@ -386,8 +386,7 @@ class AdaptiveWidth:
         self._learn_labels(state, observation)
         if state.usual:
             self._lookahead.learn(state.usual, state.moods)
-            if not state.stop and self._model.launch_us:  # nobody asked
-                state.stop = self._stop(state, 0, 1.0)
+            state.stop = state.stop or (self._stop(state, 0, 1.0) if self._model.launch_us else 0)
             state.keep_habit()
 
     def _learn_labels(self, state: SequenceState, observation: CycleObservation) -> None:
