@@ -71,7 +71,6 @@ class writer final : public mtp_writer {
     writer(llama_context & trunk, llama_context & mtp, llama_memory_hybrid_idx & memory);
     ~writer() override;
 
-    bool   need_reserve() const override { return measured != any_enabled(); }
     void   reserve(const llama_ubatch & ubatch) override;
     bool   begin(const llama_ubatch & ubatch) override;
     void   end(bool computed) override;
@@ -88,7 +87,6 @@ class writer final : public mtp_writer {
   private:
     class input;
 
-    bool    any_enabled() const { return std::find(enabled.begin(), enabled.end(), true) != enabled.end(); }
     void    forget_states(llama_seq_id seq);
     bool    find_pairs(const llama_ubatch & ubatch);
     bool    find_cells(const llama_ubatch & ubatch);
@@ -107,7 +105,6 @@ class writer final : public mtp_writer {
     std::vector<llama_pos> positions; // of the state in each slot, or -1
     std::vector<bool>      enabled;
     std::vector<bool>      deferred;
-    bool                   measured = false; // the graph was reserved with the part that writes
 
     pairs_of_ubatch                                  pairs;
     first_tokens                                     firsts;
@@ -173,7 +170,7 @@ writer::writer(llama_context & trunk, llama_context & mtp, llama_memory_hybrid_i
     n_slots((int32_t) trunk.get_cparams().n_rs_seq + 1),
     width(model.hparams.n_embd_nextn()),
     positions((size_t) n_slots * trunk.get_cparams().n_seq_max, -1),
-    enabled(trunk.get_cparams().n_seq_max, true),
+    enabled(trunk.get_cparams().n_seq_max, false),
     deferred(trunk.get_cparams().n_seq_max, false) {
     ctx.reset(ggml_init({ ggml_tensor_overhead(), nullptr, /*no_alloc=*/true }));
     if (!ctx) {
@@ -200,8 +197,7 @@ writer::writer(llama_context & trunk, llama_context & mtp, llama_memory_hybrid_i
     };
 
     trunk.set_mtp_writer(this);
-    trunk.sched_reserve(); // as when all are enabled, which is what memory is to be had for
-    enabled.assign(enabled.size(), false);
+    trunk.sched_reserve(); // memory for it is to be had now or never
 }
 
 writer::~writer() {
@@ -232,11 +228,7 @@ void writer::set_hidden(llama_seq_id seq, llama_pos pos, const float * hidden) {
 }
 
 void writer::reserve(const llama_ubatch & ubatch) {
-    pairs    = {};
-    measured = any_enabled();
-    if (!measured) {
-        return;
-    }
+    pairs          = {};
     pairs.n_seqs   = ubatch.n_seqs;
     pairs.n_tokens = ubatch.n_seq_tokens;
     for (uint32_t s = 0; s < ubatch.n_seqs; ++s) {

@@ -16,7 +16,7 @@ _GUESSED_CYCLES: Final = 8.0  # that the expected speed counts as at the start
 _STICKY: Final = 0.01  # so much slower than the best, the present choice stays
 _DOUBT: Final = 1.3  # standard deviations by which an unseen depth may be better
 _WORTH: Final = 1.01
-_PLENTY: Final = 8.0  # plain steps that may still be lost, from where on only the mean gain counts
+PLENTY: Final = 8.0  # plain steps that may still be lost, from where on only the mean gain counts
 _SCRAP: Final = 0.05  # of a plain step, that at least is left in the worst case
 
 
@@ -148,7 +148,7 @@ def worth_verifying(chances: Sequence[float], prices: Prices, price: float, room
         tokens += reach
         cost = price * (verify[k] - verify[0])
         reject_cost = price * reject
-        if room > _PLENTY:
+        if room > PLENTY:
             gain = tokens - cost - (1.0 - reach) * reject_cost
         else:
             broke = max(room, cost + reject_cost + _SCRAP)

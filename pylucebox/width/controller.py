@@ -21,12 +21,13 @@ from pylucebox.width.acceptance import Acceptance, expected_tokens
 from pylucebox.width.book import CostBook
 from pylucebox.width.breakeven import tokens_to_earn_back
 from pylucebox.width.calibration import Calibrator
-from pylucebox.width.choice import Price, best_of, rates_of, worth_knowing, worth_verifying
+from pylucebox.width.choice import PLENTY, Price, best_of, rates_of, worth_knowing, worth_verifying
 from pylucebox.width.costs import Prices
 from pylucebox.width.exploration import Credits
 from pylucebox.width.joint import JointChoice
 from pylucebox.width.ledger import Ledger
 from pylucebox.width.lookahead import Lookahead
+from pylucebox.width.looks import best_look, rows_spared_us
 from pylucebox.width.passes import Pass
 from pylucebox.width.plain_steps import PlainSteps
 from pylucebox.width.policy import MAX_WIDTH, CycleContext, CycleObservation, CyclePlan, WidthCosts
@@ -40,6 +41,7 @@ __all__ = ["AdaptiveWidth"]
 _ADVANCE: Final = 4.0  # drafts that exploration may owe
 _SURE: Final = 0.9  # chance of a chain from which it is worth seeing more of it
 _ASK_US: Final = 30.0  # what a look at the drafts takes, call and return through Python
+_ASK_NEWS: Final = 0.1  # weight of a look in what deciding takes
 _SHADE: Final = 0.9  # of a chance counts when one more draft is considered
 _CAUTION: Final = 0.6  # plain steps that may still be lost where a chance counts half
 _LEAST: Final = 0.7  # that is left of a chance, so that a request can get out of where nothing may be lost
@@ -69,6 +71,7 @@ class AdaptiveWidth:
         self._carried = Acceptance()
         self._sequences: dict[int, SequenceState] = {}
         self._speed_seen = 0.0  # tokens per us of earlier requests
+        self._decide_us = 0.0  # what a decision took lately
         self._plain_steps = PlainSteps()
         self._start()
 
@@ -196,10 +199,12 @@ class AdaptiveWidth:
                 state.recent.refresh()
             if self._thrift.generous:
                 self._lookahead.refresh(self._price.per_us(prices.verify[0]), prices)
-            if not self._goes_on(state, 0, state.open_chain(), 1.0):
+            # A chain made in one launch is one decision, of which the mean gain counts where little is at stake.
+            shade = self._caution if self._model.launch_us and room > PLENTY else 1.0
+            if not self._goes_on(state, 0, state.open_chain(), 1.0 / shade):
                 return self._parked(state, ask=True)
             first = self._without_asking(state, 1)
-            return CyclePlan(first + 1, first, True)
+            return CyclePlan(first + 1, first, first < state.limit or not self._model.launch_us or self._asks(state))
         if self._thrift.light:
             k = min(state.k, state.limit)
             return CyclePlan(k + 1, k)
@@ -274,28 +279,31 @@ class AdaptiveWidth:
         began = self._clock()
         decision = self._decide(self._sequences[seq], probs, tokens)
         self._pass.n_launches += decision[1] > 0
-        self._thrift.spend(self._clock() - began)
+        self._thrift.spend(took_ns := self._clock() - began)
+        self._decide_us += _ASK_NEWS * (took_ns / 1000.0 - self._decide_us)
         return decision
 
     def _decide(self, state: SequenceState, probs: Sequence[float], tokens: Sequence[int]) -> tuple[int, int]:
         n_seen, reach = len(state.chances), state.reach
         state.look(self._calibrator, probs, tokens)
-        chances, moods, limit = state.chances, state.moods, state.limit
-        n_made = len(chances)
-        stop = 0
-        for depth in range(n_seen + 1, n_made + 1):
-            reach *= chances[depth - 1]
-            if depth >= limit or not self._goes_on(state, depth, moods[depth], reach):
-                stop = depth
-                break
+        limit, n_made = state.limit, len(state.chances)
+        stop = self._stop(state, n_seen, reach)
         if not stop:
             return n_made + 1, self._without_asking(state, n_made + 1) - n_made
-        if stop == n_made < limit and reach > _SURE and self._looks(state, stop):
+        if stop == n_made < limit and state.reach > _SURE and self._looks(state, stop):
             return stop + 1, 1
         state.stop = stop
         prices = self._model.prices
         price = self._price.per_us(prices.verify[0])
-        return worth_verifying(chances[:limit], prices, price, self._ledger.room) + 1, 0
+        return worth_verifying(state.chances[:limit], prices, price, self._ledger.room) + 1, 0
+
+    def _stop(self, state: SequenceState, n_seen: int, reach: float) -> int:
+        """Return after which of the drafts behind `n_seen` another is not worth its time; 0 if it is after all."""
+        for depth in range(n_seen + 1, len(state.chances) + 1):
+            reach *= state.chances[depth - 1]
+            if depth >= state.limit or not self._goes_on(state, depth, state.moods[depth], reach):
+                return depth
+        return 0
 
     def _goes_on(self, state: SequenceState, depth: int, mood: int, reach: float) -> bool:
         """Tell whether another draft is worth its time after `depth` that hold with the chance `reach`."""
@@ -309,21 +317,15 @@ class AdaptiveWidth:
         """Return how deep to draft when `depth` is sure: on while a look costs more than the drafts it would spare."""
         draft, launch_us = self._model.prices.draft, self._model.launch_us
         if launch_us:
-            return self._one_look(state, depth, _ASK_US + launch_us)
+            return best_look(state.goes_on, draft, depth, state.limit, _ASK_US + self._decide_us + launch_us)
         while depth < state.limit and (1.0 - state.goes_on[depth]) * (draft[depth + 1] - draft[depth]) < _ASK_US:
             depth += 1
         return depth
 
-    def _one_look(self, state: SequenceState, depth: int, look_us: float) -> int:
-        """Return where one look is expected to spare most, or how deep to draft if that is less than it takes."""
-        draft = self._model.prices.draft
-        found, best_us, goes_on = state.limit, look_us, 1.0
-        for at in range(depth, state.limit):
-            goes_on *= state.goes_on[at]
-            spared_us = (1.0 - goes_on) * (draft[state.limit] - draft[at])
-            if spared_us > best_us:
-                found, best_us = at, spared_us
-        return found
+    def _asks(self, state: SequenceState) -> bool:
+        """Tell whether a look at all drafts of a cycle, made in one launch, may spare rows worth its time."""
+        rates, verify = state.acceptance.rates(), self._model.prices.verify
+        return rows_spared_us(state.goes_on, rates, verify, state.limit) > _ASK_US + self._decide_us
 
     # ---- learning
 
@@ -357,6 +359,7 @@ class AdaptiveWidth:
         self._learn_labels(state, observation)
         if state.usual:
             self._lookahead.learn(state.usual, state.moods)
+            state.stop = state.stop or (self._stop(state, 0, 1.0) if self._model.launch_us else 0)
             state.keep_habit()
 
     def _learn_labels(self, state: SequenceState, observation: CycleObservation) -> None:

@@ -83,6 +83,8 @@ class CostModel:
         self._draft_shape = tuple(_DRAFT_SHARE * (n + 1) for n in range(MAX_DRAFT)) if costs is None else costs.draft_us
         self._draft_scale = 1.0 if known else 0.0  # 0: not measured
         self._draft_count = _SWEEP_SAMPLES if known else 0.0
+        self._look_us = 0.0  # what another launch was measured to take
+        self._look_count = 0.0
         self._reject_us = 0.0 if costs is None else costs.reject_us
         self._clean_us = 0.0
         self._reject_count = _SWEEP_SAMPLES if known else 0.0
@@ -115,12 +117,16 @@ class CostModel:
     def launch_us(self) -> float:
         """What drafting in one more launch takes, beyond its drafts.
 
-        On a GPU a launch has a price of its own: inputs that go up, a wait, results that come back. It is what the
-        first draft costs more than each of the others, unless so little that it may be an error of measurement.
+        On a GPU a launch has a price of its own: inputs that go up, a wait, results that come back. It is taken to be
+        what the first draft costs more than each of the others, unless so little that it may be an error of
+        measurement, until chains of several launches tell.
         """
         first, longest = self._draft_shape[0], self._draft_shape[-1]
         more_us = first - (longest - first) / (MAX_DRAFT - 1) - _CHANCE * first
-        return max(0.0, more_us) * (self._draft_scale or 1.0) * self._factor
+        guess_us = max(0.0, more_us) * (self._draft_scale or 1.0)
+        if guess_us:
+            guess_us = max(0.0, guess_us + self._look_count * self._look_us) / (1.0 + self._look_count)
+        return guess_us * self._factor
 
     @property
     def known(self) -> bool:
@@ -229,6 +235,9 @@ class CostModel:
     def learn_draft(self, n_drafts: int, took_us: float, n_launches: int = 1) -> None:
         """Take the time of a chain of drafts that was made in so many launches."""
         self._outdate()
+        if n_launches > 1 and self._draft_count:
+            whole_us = self._draft_scale * self._draft_shape[n_drafts - 1] * self._factor
+            self._learn_look(took_us, whole_us, n_launches - 1)
         took_us = max(took_us - (n_launches - 1) * self.launch_us, took_us / n_launches)
         sample = took_us / (self._draft_shape[n_drafts - 1] * self._factor)
         if self._draft_count:
@@ -236,6 +245,12 @@ class CostModel:
             sample = min(spread, max(1 / spread, sample / self._draft_scale)) * self._draft_scale
         count = self._draft_count = min(self._draft_count + 1.0, _MOST_SAMPLES)
         self._draft_scale += (sample - self._draft_scale) / count
+
+    def _learn_look(self, took_us: float, whole_us: float, n_looks: int) -> None:
+        """Take the time of a chain that takes `whole_us` in one launch; a look counts as no more than that."""
+        sample = min((took_us - whole_us) / n_looks, whole_us) / self._factor
+        count = self._look_count = min(self._look_count + 1.0, _MOST_SAMPLES)
+        self._look_us += (sample - self._look_us) / count
 
     def learn_rest(self, rejected: bool, took_us: float) -> None:
         """Take the time after a step, with or without a rejection."""
@@ -274,6 +289,8 @@ class CostModel:
         if self._draft_count:
             other._draft_scale = self._draft_scale * self._factor
             other._draft_count = _HEARSAY  # chains of several sequences may cost as one does, or each its own
+        other._look_us = self._look_us * self._factor
+        other._look_count = min(self._look_count, _SWEEP_SAMPLES)
         other._start_plain()
         other._reject_us = self.prices.reject
         other._reject_count = min(self._reject_count, _SWEEP_SAMPLES)
@@ -290,6 +307,7 @@ class CostModel:
             "factor": self._factor,
             "draft_shape": list(self._draft_shape),
             "draft": [self._draft_scale, self._draft_count],
+            "look": [self._look_us, self._look_count],
             "rest": [self._reject_us, self._reject_count, self._clean_us, self._clean_count],
         }
 
@@ -306,5 +324,6 @@ class CostModel:
         model._factor = float(stored["factor"])
         model._draft_shape = tuple(map(float, stored["draft_shape"]))
         model._draft_scale, model._draft_count = map(float, stored["draft"])
+        model._look_us, model._look_count = map(float, stored.get("look", (0.0, 0.0)))
         model._reject_us, model._reject_count, model._clean_us, model._clean_count = map(float, stored["rest"])
         return model

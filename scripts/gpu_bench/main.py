@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from gpu_bench import arm_server, counting, cycles, demo, page, prefill
+from gpu_bench import arm_server, counting, cycles, demo, page, plain, prefill
 from gpu_bench.settings import Settings
 
 __all__ = ["main"]
@@ -26,14 +26,16 @@ SECTIONS = {
     "cycles": cycles.context_cycles,
     "sequences": cycles.sequence_cycles,
     "prefill": prefill.prefill,
+    "plain": plain.plain,
 }
+DEFAULT_SECTIONS = [name for name in SECTIONS if name != "plain"]  # which needs another build
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the sections that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="folder of the results")
-    parser.add_argument("--sections", default=",".join(SECTIONS), help=f"any of {', '.join(SECTIONS)} (default: all)")
+    parser.add_argument("--sections", default=",".join(DEFAULT_SECTIONS), help=f"any of {', '.join(SECTIONS)}")
     parser.add_argument("--device", default="auto", help="as `lucebox doctor` lists it (default: auto)")
     parser.add_argument("--quick", action="store_true", help="small widths and few rounds, for a trial")
     parser.add_argument(
@@ -50,6 +52,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=12, help="turns of every arm (default: 12)")
     parser.add_argument("--seconds", type=float, default=500, help="a section begins no round after so long")
     parser.add_argument("--server", type=Path, help="an unpatched llama-server to compare the built-in model with")
+    parser.add_argument("--plain-steps", type=Path, help="lucebox-plain-steps, for section plain")
+    parser.add_argument(
+        "--stock-libraries", type=Path, help="folder of an unpatched build's libraries, for section plain"
+    )
     parser.add_argument("--ways", default="", help="of demo, as 'default: 7 drafts,stock: off' (default: all)")
     parser.add_argument("--models", type=Path, help="folder of the random models (default: a temporary one)")
     parser.add_argument("--write-model", metavar="TYPE", help="only write a random model of a type, and print its path")
@@ -80,6 +86,8 @@ def main(argv: list[str] | None = None) -> int:
             n_rounds=3 if args.quick else args.rounds,
             contexts=(64, 256) if args.quick else tuple(map(int, args.contexts.split(","))),
             server=args.server,
+            plain_steps=args.plain_steps,
+            stock_libraries=args.stock_libraries,
             ways=tuple(filter(None, args.ways.split(","))),
             seconds=10 if args.quick else args.seconds,
         )

@@ -48,6 +48,8 @@ class Settings:
         Tokens of the prompts that cycles are measured behind.
     server
         A llama-server of an unpatched build, or None.
+    plain_steps, stock_libraries
+        The program of section plain, and the folder with the libraries of an unpatched build; or None.
     ways
         What takes turns on the built-in model beside MTP off, as the results name it; empty for all.
     seconds
@@ -65,6 +67,8 @@ class Settings:
     n_rounds: int = 12
     contexts: tuple[int, ...] = (1024, 16384, 65536)
     server: Path | None = None
+    plain_steps: Path | None = None
+    stock_libraries: Path | None = None
     ways: tuple[str, ...] = ()
     seconds: float = 500.0
 
@@ -101,7 +105,7 @@ def write_result(settings: Settings, section: str, rows: list[dict[str, Any]], s
     """Write what a section has found so far: a command that is cut off leaves what it had."""
     settings.out.mkdir(parents=True, exist_ok=True)
     shown = {key: str(value) if isinstance(value, Path) else value for key, value in asdict(settings).items()}
-    for private in ("out", "models", "server"):
+    for private in ("out", "models", "server", "plain_steps", "stock_libraries"):
         shown.pop(private)
     result = {
         "section": section,

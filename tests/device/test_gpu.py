@@ -65,3 +65,17 @@ def test_a_gpu_and_the_cpu_draft_alike(session: NativeSession) -> None:
     on_cpu.close()
     # bits differ between back ends, what a trained block knows of a table does not
     assert accepted[0] == pytest.approx(accepted[1], abs=1.0)
+
+
+def test_attention_of_few_rows_names_its_cells(session: NativeSession) -> None:
+    assert session.info.attend_selected  # the cache is of F16; nothing has turned STRIX_ATTN_CELLS off
+
+
+def test_requests_without_mtp_leave_the_graphs_of_those_with_it(model: Model, session: NativeSession) -> None:
+    ids = model.tokenize(TEXT, add_special=False, parse_special=False)
+    built = []
+    for use_mtp in (True, False) * 4:  # the second run of a graph captures it
+        session.clear(0)
+        session.prefill(0, ids, session.open_sampler(GREEDY, None), use_mtp=use_mtp)
+        built.append([session.cycle([Ask(0, width, 1)])[1].graph_built for width in (1, 8 if use_mtp else 1)])
+    assert not any(built[-2] + built[-1])

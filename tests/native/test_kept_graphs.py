@@ -129,7 +129,7 @@ def test_state_is_that_without_kept_graphs(model: Model) -> None:
 
 
 def test_going_from_requests_with_mtp_to_ones_without_and_back(model: Model) -> None:
-    """The trunk then computes other outputs, and its buffers are reserved anew under the graphs."""
+    """The trunk's graph then has no part that writes for the block."""
     texts = []
     for n_kept in (0, 16):
         session = open_session(model, n_kept_graphs=n_kept)
@@ -143,6 +143,18 @@ def test_going_from_requests_with_mtp_to_ones_without_and_back(model: Model) -> 
         texts.append(tokens)
         session.close()
     assert texts[0] == texts[1]
+
+
+def test_requests_with_mtp_and_without_keep_the_graphs_of_each_other(model: Model) -> None:
+    """Nothing is reserved anew in between, which on a GPU would take longer than many prompts."""
+    session = open_session(model, n_kept_graphs=16)
+    built: list[list[bool]] = []
+    for use_mtp in (True, False) * 3:
+        session.clear(0)
+        session.prefill(0, PROMPT, session.open_sampler(GREEDY, None), use_mtp=use_mtp)
+        built.append([session.cycle([Ask(0, width, 100)])[1].graph_built for width in (1, 2 if use_mtp else 1)])
+    session.close()
+    assert not any(built[-2] + built[-1])
 
 
 def test_memory_for_them_is_named_and_bounded(model: Model) -> None:

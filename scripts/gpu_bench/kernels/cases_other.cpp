@@ -2,6 +2,8 @@
 
 #include "cases.h"
 
+#include "lucebox-attn-cells.h"
+
 #include <cmath>
 
 namespace gpu_kernels {
@@ -31,6 +33,33 @@ Case attention(const std::string & name, ggml_type cache, int64_t head_size, int
         ggml_tensor * q = ggml_permute(ctx, inputs[0], 0, 2, 1, 3);
         return ggml_flash_attn_ext(
             ctx, q, weights[0], weights[1], inputs[1], 1.0f/std::sqrt((float) head_size), 0.0f, 0.0f);
+    };
+    return result;
+}
+
+// Pools of four cells and a tail of three, as the model has them. Of the pools that a row selected it sees those below
+// `n_visible`: in a short context top-k has to take others as well.
+Case named_attention(const std::string & name, int64_t head_size, int64_t n_head, int64_t n_head_kv, int64_t n_kv, int64_t n_top,
+                     int64_t n_visible) {
+    const int64_t n_pool = n_kv/4;
+    Case result;
+    result.name     = name;
+    result.promise  = Promise::invariant;
+    result.off      = OFF;
+    result.on       = INVARIANT;
+    result.rows     = ONE_TO_EIGHT;
+    result.weights  = { { GGML_TYPE_F16, { head_size, n_kv, n_head_kv } }, { GGML_TYPE_F16, { head_size, n_kv, n_head_kv } },
+                        { GGML_TYPE_I32, { 4, n_pool, 1 }, Fill::cells } };
+    result.inputs   = { { GGML_TYPE_F32, { head_size, n_head, 1 } },
+                        { GGML_TYPE_I32, { n_top, 1, 1 }, Fill::pools, 1.0f, n_pool },
+                        { GGML_TYPE_F16, { n_pool, 1, 1 }, Fill::pool_mask, 1.0f, n_visible },
+                        { GGML_TYPE_I32, { 3, 1, 1 }, Fill::tail, 1.0f, n_kv } };
+    result.max_nmse = 5e-4;
+    result.min_copies = 4;
+    result.build    = [head_size](ggml_context * ctx, const auto & weights, const auto & inputs, int64_t) {
+        ggml_tensor * q = ggml_permute(ctx, inputs[0], 0, 2, 1, 3);
+        return lucebox_flash_attn_cells(ctx, q, weights[0], weights[1], inputs[1], weights[2], inputs[2], inputs[3],
+                                        1.0f/std::sqrt((float) head_size));
     };
     return result;
 }
@@ -104,6 +133,13 @@ std::vector<Case> other_cases() {
     cases.push_back(attention("invariant attention f16 3/3",      GGML_TYPE_F16, 64, 3, 3, 256, 100));
     cases.push_back(attention("invariant attention q8_0 24/2 1k", GGML_TYPE_Q8_0, 256, 24, 2, 1024, 1000));
     cases.push_back(attention("invariant attention q8_0 24/2 16k", GGML_TYPE_Q8_0, 256, 24, 2, 16384, 16300));
+
+    cases.push_back(named_attention("named cells f16 24/2 1k",  256, 24, 2, 1024, 256, 200));
+    cases.push_back(named_attention("named cells f16 24/2 16k", 256, 24, 2, 16384, 512, 4096));
+    cases.push_back(named_attention("named cells f16 24/2 64k", 256, 24, 2, 65536, 512, 16384));
+    cases.push_back(named_attention("named cells f16 16/2",     128, 16, 2, 512, 40, 100));
+    cases.push_back(named_attention("named cells f16 4/2",      64, 4, 2, 512, 16, 60));
+    cases.push_back(named_attention("named cells f16 3/1",      64, 3, 1, 256, 8, 40));
 
     cases.push_back(indexer(256, 200));
     cases.push_back(indexer(16384, 16000));

@@ -103,6 +103,26 @@ Bytes make_data(const Operand & operand, int64_t n_rows, uint64_t seed) {
             });
             break;
         }
+        case Fill::pools: {
+            std::vector<int32_t> all(operand.visible);
+            std::iota(all.begin(), all.end(), 0);
+            for (int64_t row = 0; row < rows; ++row) {
+                std::shuffle(all.begin(), all.end(), random);
+                std::sort(all.begin(), all.begin() + of_row);
+                memcpy(data.data() + row*operand.bytes_of_row(), all.data(), operand.bytes_of_row());
+                std::sort(all.begin(), all.end());
+            }
+            break;
+        }
+        case Fill::cells: {
+            int32_t * cells = (int32_t *) data.data();
+            std::iota(cells, cells + rows*of_row, 0);
+            std::shuffle(cells, cells + rows*of_row, random);
+            break;
+        }
+        case Fill::tail:
+            fill_each<int32_t>(data, [&](size_t i) { return (int32_t) (i % 2 == 0 ? random() % operand.visible : operand.visible); });
+            break;
     }
     return data;
 }

@@ -17,6 +17,9 @@ enum class Fill {
     experts,     // I32: a permutation of all experts for each row, of which the first are used
     causal_mask, // F16: 0 for the cells that a row sees, -infinity behind them
     pool_mask,   // the same, of pools
+    pools,       // I32: distinct numbers below `visible` in ascending order, as top-k gives them
+    cells,       // I32: a permutation of the cells, those of a pool beside each other
+    tail,        // I32: numbers below `visible`, or `visible` itself where there is no cell
 };
 
 struct Operand {
@@ -24,7 +27,7 @@ struct Operand {
     std::array<int64_t, 3> ne; // without the dimension of rows, for an input; trailing ones do not count
     Fill fill = Fill::normal;
     float scale = 1.0f;
-    int64_t visible = 0; // cells that the first row sees, for the masks
+    int64_t visible = 0; // cells that the first row sees, for the masks; of pools and a tail, see there
 
     int n_dims() const;
     size_t bytes_of_row() const; // of all that one row has
