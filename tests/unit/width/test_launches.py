@@ -73,7 +73,7 @@ def test_chains_of_several_launches_tell_what_a_launch_costs() -> None:
         model.learn_draft(7, 1600 + 500, n_launches=2)
     assert model.launch_us == pytest.approx(500, rel=0.15)
     assert model.prices.draft[7] == pytest.approx(before, rel=0.06)
-    assert CostModel.restored(model.snapshot()).launch_us == pytest.approx(model.launch_us)
+    assert CostModel.restored(model.snapshot(), 1).launch_us == pytest.approx(model.launch_us)
     assert model.relative().launch_us == pytest.approx(model.launch_us, rel=0.05)
 
 
@@ -118,7 +118,7 @@ def plan_and_report(policy: AdaptiveWidth, prob: float, n_hold: int) -> CyclePla
     draft_us = 200 + 200 * n_drafted + 500 * max(0, n_launches - 1) if n_drafted else 0
     done = CycleObservation(
         0, width, n_drafted, n_accepted, (prob,) * n_drafted, draft_us, int(VERIFY[width - 1]), 0, width,
-        graph_built=False, n_verified=width - 1, draft_tokens=(1,) * n_drafted, tokens=(1,) * (n_accepted + 1),
+        graph_built=False, draft_tokens=(1,) * n_drafted, tokens=(1,) * (n_accepted + 1),
     )  # fmt: skip
     policy.observe(0, done)
     return plan
