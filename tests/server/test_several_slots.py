@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _server import StartServe, StartWorker, Worker
+from _server import StartServe, StartWorker, Worker, together
 
 PROMPTS = ["def add(a, b):", "The sum is", "a b a b a b", '{"name": "alpha", ']
 CONTEXT = ("--ctx-size", 1024, "--parallel", 4)
@@ -41,6 +41,25 @@ def test_four_slots_have_the_text_of_one(plain: Worker, adaptive: Worker) -> Non
         for thread in threads:
             thread.join()
         assert got == wanted
+
+
+def test_a_choice_keeps_its_prompt_when_the_slot_that_read_it_is_given_away(plain: Worker) -> None:
+    """The first of two choices ends at once, and the next request takes its slot, with a prompt from the server's cache."""
+    settings = {"n": 2, "seed": 112, "temperature": 0.15, "typical_p": 0.7, "repeat_penalty": 1.3, "n_probs": 10}
+    two = {"prompt": "one two three four five six seven eight nine ten. " * 4, "n_predict": 6, "cache_prompt": False}
+    others = [("The sum is", 2), ('{"name": "alpha", ', 17), ("| a | b |\n|---|---|\n| 1 | 2 |\n", 5)]
+
+    def choices() -> list[Any]:
+        return [choice["completion_probabilities"] for choice in plain.post("/completion", **two, **settings)]
+
+    def other(prompt: str, n_tokens: int) -> None:
+        plain.complete(prompt, n_predict=n_tokens, cache_prompt=False)
+
+    wanted = choices()
+    assert len(wanted[0]) < len(wanted[1])
+    for _ in range(30):
+        found = together(choices, *(lambda other_=args: other(*other_) for args in others))[0]
+        assert found == wanted
 
 
 def test_default_server_gives_each_the_logprobs_of_one(serve: StartServe, demo_model: Path) -> None:
