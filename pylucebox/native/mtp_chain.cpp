@@ -7,6 +7,7 @@
 #include "llama-context.h"
 #include "llama-memory-hybrid-idx.h"
 #include "models/models.h"
+#include "selection.h"
 
 #include <algorithm>
 #include <cstring>
@@ -266,12 +267,16 @@ mtp_chain::mtp_chain(const llama_model & model, const llm_graph_params & params)
     const auto pos    = rows.split(build_inp_pos(), 0, n_pos);
     const auto k_idxs = rows.split(all->self_k_idxs, 0);
     const auto v_idxs = rows.split(all->self_v_idxs, 0);
-    const auto mask   = rows.split(all->self_kq_mask, all->self_kq_mask->ne[0]);
 
     std::vector<std::shared_ptr<llama_model_qwen4exp::llm_graph_input_kpool>> kpool(n_steps);
     if (hybrid->get_idx() && hparams.dsv4_compress_ratios[il] > 0) {
         kpool = split_kpool(*build_inp_kpool(hybrid), [&](ggml_tensor * t) { return rows.split(t, ggml_is_vector(t) ? 0 : t->ne[0]); });
     }
+
+    // A mask of the whole cache for each row is filled in and sent to the device only where a step reads it.
+    // The first step has most rows.
+    const bool is_masked = !kpool[0] || !lucebox_names_cells(cparams, ubatch, *hybrid, rows.n_rows(0));
+    const auto mask      = is_masked ? rows.split(all->self_kq_mask, all->self_kq_mask->ne[0]) : std::vector<ggml_tensor *>();
 
     llm_graph_input_attn_kv inp(hparams, cparams, all->mctx);
     inp.self_k_rot = all->self_k_rot;
@@ -286,11 +291,13 @@ mtp_chain::mtp_chain(const llama_model & model, const llm_graph_params & params)
     ggml_tensor * h      = rows.h;
     ggml_tensor * drafts = nullptr; // [2, steps so far, n_seqs]
     for (int64_t i = 0; i < n_steps; ++i) {
-        const int64_t n_stream = all->self_kq_mask->ne[3];
-        inp.self_k_idxs  = k_idxs[i];
-        inp.self_v_idxs  = v_idxs[i];
-        inp.self_kq_mask = ggml_reshape_4d(ctx0, mask[i], mask[i]->ne[0], mask[i]->ne[1] / n_stream, 1, n_stream);
-        inp.self_kq_mask_cnv = inp.self_kq_mask;
+        inp.self_k_idxs = k_idxs[i];
+        inp.self_v_idxs = v_idxs[i];
+        if (is_masked) {
+            const int64_t n_stream = all->self_kq_mask->ne[3];
+            inp.self_kq_mask = ggml_reshape_4d(ctx0, mask[i], mask[i]->ne[0], mask[i]->ne[1] / n_stream, 1, n_stream);
+            inp.self_kq_mask_cnv = inp.self_kq_mask;
+        }
 
         const llm_graph_params of_step = params_of_step(params, rows.n_rows(i), rows.n_seqs);
         mtp_chain              step(model, of_step, no_build{});
