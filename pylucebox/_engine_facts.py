@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pylucebox._backends import system_info
-from pylucebox._dispatch import Dispatch
+from pylucebox._dispatch import Dispatch, back_end
 from pylucebox._errors import InvalidArgumentError
 from pylucebox._model import Model, ModelInfo
 from pylucebox._native_session import NativeSession
@@ -42,6 +43,7 @@ class EngineFacts:
     _costs: WidthCosts | None
     _policy: WidthPolicy
     _turns: Turns
+    _on_gpu: bool
 
     @property
     def spec(self) -> SpecState:
@@ -142,17 +144,24 @@ class EngineFacts:
             allowed = "an engine with drafts, opened with verify_width=0 or 8"
             raise InvalidArgumentError(argument="verify_width", value=self._session.max_width, allowed=allowed)
         with self._turns.hold():
-            return measure_costs(self._session, SweepOptions(n_past=n_past), going_on(progress))
+            return self._of_device(measure_costs(self._session, SweepOptions(n_past=n_past), going_on(progress)))
 
     def _tell_costs(self, options: EngineOptions, wanted: CostsWanted, progress: Progress | None) -> WidthCosts | None:
         """Tell a policy that wants to know what widths cost; return that."""
+        system = system_info()
+        self._on_gpu = not back_end(system.backends, system.devices, options.device, options.n_gpu_layers).is_cpu
         load_costs = getattr(self._policy, "load_costs", None)
         if load_costs is None or options.verify_width != 0 or not self.spec.effective:
             return None
         if wanted == "auto":
-            key = cost_key(options, self.info, self._session.n_threads, system_info())
+            key = cost_key(options, self.info, self._session.n_threads, system)
             with self._turns.hold():
-                wanted = find_costs(self._session, key, default_store(), lambda _: going_on(progress)(1.0))
+                found = find_costs(self._session, key, default_store(), lambda _: going_on(progress)(1.0))
+            wanted = self._of_device(found)
         if wanted is not None:
             load_costs(wanted)
         return wanted
+
+    def _of_device(self, costs: WidthCosts | None) -> WidthCosts | None:
+        """Return these costs with what is known of the device that took the times."""
+        return costs and replace(costs, on_gpu=self._on_gpu)

@@ -45,6 +45,7 @@ _ASK_NEWS: Final = 0.1  # weight of a look in what deciding takes
 _SHADE: Final = 0.9  # of a chance counts when one more draft is considered
 _CAUTION: Final = 0.6  # plain steps that may still be lost where a chance counts half
 _LEAST: Final = 0.7  # that is left of a chance, so that a request can get out of where nothing may be lost
+_BRIEF_US: Final = 1000.0  # plain step of a GPU, a hundredth of which pays for no look at a draft
 _SPEED_TOKENS: Final = 32  # that a request must have for its speed to count
 _MOST_ANCHORS: Final = 3  # cycles to time one of the first widths on a machine nothing is known of
 _OUTLIER: Final = 1.5  # times its price, the most a cycle counts as
@@ -73,7 +74,7 @@ class AdaptiveWidth:
         self._speed_seen = 0.0  # tokens per us of earlier requests
         self._decide_us = 0.0  # what a decision took lately
         self._plain_steps = PlainSteps()
-        self._start()
+        self._take(costs)
 
     # ---- requests
 
@@ -110,17 +111,25 @@ class AdaptiveWidth:
         k = best_of(rates, 0)
         tokens = expected_tokens(self._carried.rates())[k]
         self._price = Price(tokens, tokens / rates[k])
+        self._is_brief = self._on_gpu and prices.verify[0] < _BRIEF_US
         self._lookahead = Lookahead()
-        self._lookahead.refresh_all(self._price.per_us(prices.verify[0]), prices)
+        if not self._is_brief:
+            self._lookahead.refresh_all(self._price.per_us(prices.verify[0]), prices)
         self._ledger = Ledger()
         self._credits = Credits(prices.draft[MAX_DRAFT])
 
     def load_costs(self, costs: WidthCosts) -> None:
         """Take measured costs in place of all that is known of costs so far. Call it between requests."""
         self._book = CostBook(costs)
-        self._start()
+        self._take(costs)
         if costs.source == "sweep":
             self._plain_steps.ask_for_first(costs.verify_us[0])
+
+    def _take(self, costs: WidthCosts | None) -> None:
+        """Start on the machine that these costs are from."""
+        self._on_gpu = costs is not None and costs.on_gpu
+        self._plain_steps.expect(on_gpu=self._on_gpu)
+        self._start()
 
     def worth_drafting(self, prompt_tokens: int, max_tokens: int) -> str | None:
         """Return None, or why a request of this size should do without MTP."""
@@ -194,7 +203,7 @@ class AdaptiveWidth:
             state.reason = "ledger"  # not even a look: it would take what the next draft has to be paid from
             return _PLAIN
         prices = self._model.prices
-        if self._uses_probs and self._calibrator.better:
+        if self._uses_probs and self._calibrator.better and not self._is_brief:
             if not self._thrift.light:
                 state.recent.refresh()
             if self._thrift.generous:
@@ -205,8 +214,8 @@ class AdaptiveWidth:
                 return self._parked(state, ask=True)
             first = self._without_asking(state, 1)
             return CyclePlan(first + 1, first, first < state.limit or not self._model.launch_us or self._asks(state))
-        if self._thrift.light:
-            k = min(state.k, state.limit)
+        if self._is_brief or self._thrift.light:
+            k = state.brief.choose(state.limit, prices) if self._is_brief else min(state.k, state.limit)
             return CyclePlan(k + 1, k)
         return self._plan_by_counts(state, prices)
 
@@ -340,7 +349,9 @@ class AdaptiveWidth:
         self._tally.add(observation, n_tokens, state.reason)
         if self._pass.add(observation, n_tokens) >= observation.n_active:
             self._close_pass(observation)
-        if observation.n_drafted or state.shadows:
+        if self._is_brief and observation.n_active <= 1:
+            state.brief.learn(observation.n_verified, observation.n_accepted)
+        elif observation.n_drafted or state.shadows:
             if self._thrift.light:
                 state.shadows.clear()
             else:

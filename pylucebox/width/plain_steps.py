@@ -32,9 +32,14 @@ class PlainSteps:
 
     def __init__(self) -> None:
         self.n = 0
+        self._on_gpu = False
         self._n_asked = 0
         self._n_since = 0
         self._behind_us = 0.0  # of the first draft behind plain steps, for each of these
+
+    def expect(self, *, on_gpu: bool) -> None:
+        """Expect steps of a GPU, which take the same time behind any others however short they are, or of a CPU."""
+        self._on_gpu = on_gpu
 
     def begin_request(self) -> None:
         """Start a request; what was learned of the machine stays."""
@@ -42,7 +47,8 @@ class PlainSteps:
 
     def ask_for_first(self, plain_us: float) -> None:
         """Ask for a streak, since a step in use may take another time than `plain_us`, that of a sweep."""
-        self._n_asked = _FIRST_STREAK - 1 + _n_warming(plain_us)
+        if not self._on_gpu:
+            self._n_asked = _FIRST_STREAK - 1 + self._n_warming(plain_us)
 
     @property
     def catch_up_us(self) -> float:
@@ -51,7 +57,7 @@ class PlainSteps:
 
     def asked(self, plain_us: float) -> bool:
         """Tell whether the next step should be plain for its time."""
-        n_warming = _n_warming(plain_us)
+        n_warming = self._n_warming(plain_us)
         if self._n_since >= (_SELDOM if n_warming == 1 else _SELDOM_IN_CACHES):
             self._n_since, self._n_asked = 0, _STREAK - 1 + n_warming
         return self._n_asked > 0
@@ -60,7 +66,7 @@ class PlainSteps:
         """Count a plain step; return whether its time tells what such steps take."""
         self.n += 1
         self._n_asked = max(0, self._n_asked - 1)
-        counts = self.n > _n_warming(plain_us)
+        counts = self.n > self._n_warming(plain_us)
         self._n_since = 0 if counts else self._n_since + 1
         return counts
 
@@ -71,7 +77,6 @@ class PlainSteps:
         self.n = 0
         self._n_since += 1
 
-
-def _n_warming(plain_us: float) -> int:
-    """Return how many plain steps in a row tell nothing yet."""
-    return _WARMING_IN_CACHES if plain_us < _IN_CACHES_US else 1
+    def _n_warming(self, plain_us: float) -> int:
+        """Return how many plain steps in a row tell nothing yet."""
+        return _WARMING_IN_CACHES if plain_us < _IN_CACHES_US and not self._on_gpu else 1

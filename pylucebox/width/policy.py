@@ -199,6 +199,9 @@ class WidthCosts:
         Context length at which this was measured, in tokens.
     source
         Where it comes from: ``"sweep"``, ``"file"``, ``"published: ..."``.
+    on_gpu
+        Whether a GPU took these times: each launch of drafts has a price of its own there, and plain steps take the
+        same time behind any others.
 
     Raises
     ------
@@ -212,6 +215,7 @@ class WidthCosts:
     mtp_prefill_us_per_token: float
     n_past: int
     source: str
+    on_gpu: bool = False
 
     def __post_init__(self) -> None:
         """Refuse figures that are none."""
@@ -232,6 +236,7 @@ class WidthCosts:
             "mtp_prefill_us_per_token": self.mtp_prefill_us_per_token,
             "n_past": self.n_past,
             "source": self.source,
+            "on_gpu": self.on_gpu,
         }
 
     @classmethod
@@ -251,6 +256,7 @@ class WidthCosts:
                 mtp_prefill_us_per_token=stored["mtp_prefill_us_per_token"],
                 n_past=stored["n_past"],
                 source=str(stored["source"]),
+                on_gpu=bool(stored.get("on_gpu", False)),
             )
         except (KeyError, TypeError) as error:
             allowed = "a dictionary as WidthCosts.as_dict makes it"

@@ -7,6 +7,7 @@ from typing import Final
 
 from pylucebox._stats import MAX_DRAFT
 from pylucebox.width.acceptance import PRIOR, Acceptance
+from pylucebox.width.brief import BriefCycles
 from pylucebox.width.calibration import Calibrator, Recent, Signs, log_odds
 from pylucebox.width.echo import Echo
 from pylucebox.width.forecast import Forecast
@@ -27,6 +28,8 @@ class SequenceState:
     ----------
     acceptance, recent, shadows
         What is known of its drafts.
+    brief
+        Chooses where no draft is looked at.
     k
         Drafts that counting would verify.
     goes_on
@@ -53,6 +56,7 @@ class SequenceState:
         self.acceptance = acceptance or Acceptance()
         self.recent = Recent(max(PRIOR, self.acceptance.rates()[0]))
         self.shadows = Shadows()
+        self.brief = BriefCycles(self.acceptance)
         self.k = 0
         self.goes_on = [0.5] * MAX_DRAFT
         self.n_past = -1

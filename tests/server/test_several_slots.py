@@ -44,7 +44,7 @@ def test_four_slots_have_the_text_of_one(plain: Worker, adaptive: Worker) -> Non
 
 
 def test_a_choice_keeps_its_prompt_when_the_slot_that_read_it_is_given_away(plain: Worker) -> None:
-    """The first of two choices ends at once, and the next request takes its slot, with a prompt from the server's cache."""
+    """The first of two choices ends at once, and the next request takes its slot, with a prompt from a cache."""
     settings = {"n": 2, "seed": 112, "temperature": 0.15, "typical_p": 0.7, "repeat_penalty": 1.3, "n_probs": 10}
     two = {"prompt": "one two three four five six seven eight nine ten. " * 4, "n_predict": 6, "cache_prompt": False}
     others = [("The sum is", 2), ('{"name": "alpha", ', 17), ("| a | b |\n|---|---|\n| 1 | 2 |\n", 5)]

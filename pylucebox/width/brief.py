@@ -1,0 +1,94 @@
+"""Widths where steps are so short that a look at drafts takes longer than it spares.
+
+A step of a small model on a GPU takes less than a millisecond, each launch of drafts has a price of its own, and a
+hundredth of a step pays for hardly a thought. So all drafts of a cycle are made in one launch and verified, as many as
+were worth it lately. Drafts that hold come in runs: where a text repeats itself all do for a while, and in between few
+do. So how the last cycle ended tells most about the next, and is counted apart.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pylucebox._stats import MAX_DRAFT
+from pylucebox.width.acceptance import Acceptance
+from pylucebox.width.costs import Prices
+
+__all__ = ["BriefCycles"]
+
+_KEPT: Final = 0.92  # of a label, per label of its depth
+_AGEING: Final = 0.93  # of the labels of each depth, per cycle, so that what was given up is tried again
+_LEAST_GUESS: Final = 0.85  # of a chance: a cycle too wide costs little beside some that are too narrow
+_STRENGTH: Final = 4.0  # labels that the guess for a depth weighs
+_SHARED: Final = 4.0  # labels that both kinds of cycles together weigh against one
+_PATIENCE: Final = 6  # plain steps before a draft is tried again,
+_MOST_PATIENCE: Final = 24  # twice as many after each that fails, up to this
+
+
+class BriefCycles:
+    """Chooses drafts of one sequence by counts alone.
+
+    Parameters
+    ----------
+    acceptance
+        What earlier requests tell; learns what this one does, for later ones.
+    """
+
+    def __init__(self, acceptance: Acceptance) -> None:
+        self._acceptance = acceptance
+        self._guesses = [max(_LEAST_GUESS, guess) for guess in acceptance.rates()]
+        # Labels of both kinds of cycles: behind one in which a draft did not hold, and behind all others.
+        self._held = [[0.0] * MAX_DRAFT, [0.0] * MAX_DRAFT]
+        self._seen = [[0.0] * MAX_DRAFT, [0.0] * MAX_DRAFT]
+        self._kind = 1
+        self._patience = _PATIENCE
+        self._n_plain = 0
+
+    def choose(self, limit: int, prices: Prices) -> int:
+        """Return how many drafts, up to `limit`, bring most tokens per time; one now and then where none seems to."""
+        _, verify, draft, reject = prices
+        own_held, own_seen = self._held[self._kind], self._seen[self._kind]
+        other_held, other_seen = self._held[1 - self._kind], self._seen[1 - self._kind]
+        best, best_speed = 0, 1.0 / verify[0]
+        tokens, reach, chance = 1.0, 1.0, 0.0
+        for depth in range(limit):
+            held, seen = own_held[depth], own_seen[depth]
+            guess = max(self._guesses[depth], chance)
+            both = (held + other_held[depth] + _STRENGTH * guess) / (seen + other_seen[depth] + _STRENGTH)
+            chance = (held + _SHARED * both) / (seen + _SHARED)
+            reach *= chance
+            tokens += reach
+            speed = tokens / (verify[depth + 1] + draft[depth + 1] + (1.0 - reach) * reject)
+            if speed > best_speed:
+                best, best_speed = depth + 1, speed
+        return best or int(limit > 0 and self._n_plain >= self._patience)
+
+    @property
+    def rest(self) -> int:
+        """Plain steps behind the next one before a draft is tried again."""
+        return max(0, self._patience - self._n_plain - 1)
+
+    def plain(self, n_steps: int) -> None:
+        """Take plain steps."""
+        self._n_plain += n_steps
+
+    def learn(self, n_verified: int, n_accepted: int) -> None:
+        """Take what became of the drafts of a cycle."""
+        if not n_verified:
+            self.plain(1)
+            return
+        is_run = n_accepted == n_verified
+        labelled = n_accepted + (not is_run)
+        held, seen = self._held[self._kind], self._seen[self._kind]
+        for depth in range(labelled):
+            it_held = depth < n_accepted
+            held[depth] = _KEPT * held[depth] + it_held
+            seen[depth] = _KEPT * seen[depth] + 1.0
+            self._acceptance.learn(depth, it_held)
+        for depth in range(labelled, MAX_DRAFT):
+            held[depth] *= _AGEING
+            seen[depth] *= _AGEING
+        self._kind = int(is_run)
+        if self._n_plain >= self._patience:
+            self._patience = _PATIENCE if is_run else min(2 * self._patience, _MOST_PATIENCE)
+        self._n_plain = 0
