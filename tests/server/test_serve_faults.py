@@ -130,7 +130,7 @@ def test_sigterm_lets_a_stream_finish(demo_model: Path, tmp_path: Path) -> None:
 
 
 def test_requests_are_refused_while_a_server_ends(demo_model: Path, tmp_path: Path) -> None:
-    server = Serve(demo_model, tmp_path / "log", *ONE_SLOT, "--drain-timeout", "1")
+    server = Serve(demo_model, tmp_path / "log", "--ctx-size", "8192", "--parallel", "1", "--drain-timeout", "1")
     refused = []
 
     def told_to_go() -> bool:
@@ -141,7 +141,7 @@ def test_requests_are_refused_while_a_server_ends(demo_model: Path, tmp_path: Pa
         refused.append((status, json.loads(body)["error"]["message"]))
         return status == 503
 
-    with streaming(server) as reply:
+    with streaming(server, n_predict=8000) as reply:
         server.process.terminate()
         wait_until(lambda: "ending" in server.log_text())
         wait_until(told_to_go)
