@@ -160,8 +160,8 @@ def test_the_model_still_drafts_what_a_stored_trace_says(script: ModuleType, nam
     with OpenRecorder(DEMO_MODEL, n_ctx=script.N_CTX, n_threads=1, device="cpu") as recorder:
         text = next(text for text in script.TEXTS if text.name == name)
         again = script.follow(stored, script.prompt_of(text, recorder), recorder)
-    # Kernels of another processor decide near ties otherwise, and the rest of those chains with them: with AVX2 alone 6 %
-    # of first drafts are others than with AVX-512.
+    # Kernels of another processor decide near ties otherwise, and the rest of those chains with them:
+    # 6 % of first drafts are others with AVX2 alone than with AVX-512.
     n_other = sum(a[0] != b[0] for a, b in zip(stored.drafts, again.drafts, strict=True))
     assert n_other <= 0.1 * len(stored.drafts)
     assert again.facts["prompt_sha256"] == next(t for t in recorded() if t.name == name).facts["prompt_sha256"]
