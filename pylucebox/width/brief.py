@@ -63,19 +63,10 @@ class BriefCycles:
                 best, best_speed = depth + 1, speed
         return best or int(limit > 0 and self._n_plain >= self._patience)
 
-    @property
-    def rest(self) -> int:
-        """Plain steps behind the next one before a draft is tried again."""
-        return max(0, self._patience - self._n_plain - 1)
-
-    def plain(self, n_steps: int) -> None:
-        """Take plain steps."""
-        self._n_plain += n_steps
-
     def learn(self, n_verified: int, n_accepted: int) -> None:
         """Take what became of the drafts of a cycle."""
         if not n_verified:
-            self.plain(1)
+            self._n_plain += 1
             return
         is_run = n_accepted == n_verified
         labelled = n_accepted + (not is_run)

@@ -9,7 +9,7 @@ from typing import Final
 from pylucebox.width.acceptance import Acceptance, expected_tokens
 from pylucebox.width.costs import Prices
 
-__all__ = ["Price", "best_of", "joint_rates", "rates_of", "worth_knowing", "worth_verifying"]
+__all__ = ["PLENTY", "Price", "best_of", "joint_rates", "rates_of", "worth_knowing", "worth_verifying"]
 
 _MEMORY: Final = 14 / 15  # of the price, per cycle
 _GUESSED_CYCLES: Final = 8.0  # that the expected speed counts as at the start

@@ -36,21 +36,7 @@ class JointChoice:
         prices: Prices,
         room_us: float,
     ) -> None:
-        """Choose anew how many drafts to verify.
-
-        Parameters
-        ----------
-        texts
-            Acceptance and most drafts of each sequence that is known.
-        n_active
-            Sequences of the pass.
-        widest
-            Rows that each may have.
-        prices
-            Of the parts of a pass of so many sequences.
-        room_us
-            What the pass may take longer than a plain one.
-        """
+        """Choose anew how many drafts to verify; the parameters are those of `joint_rates`."""
         self.k = best_of(joint_rates(texts, n_active, widest, prices, room_us), self.k)
 
     def look(self, widest: int, prices: Prices, room_us: float, account: Credits) -> None:

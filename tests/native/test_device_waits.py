@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _programs import compiler_for
 
 import pylucebox
 
@@ -25,9 +25,7 @@ Run = Callable[..., dict[str, Any]]
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Run the cycles of ``_deferred.py``: ``run(device, n_gpu_layers, packed, cells_step)``."""
-    compiler = shutil.which("c++")
-    if compiler is None or not (SOURCES / "src" / "ggml-backend-impl.h").is_file():
-        pytest.skip("no C++ compiler, or no sources of llama.cpp")
+    compiler = compiler_for(SOURCES / "src" / "ggml-backend-impl.h")
     library = tmp_path_factory.mktemp("device") / "libdeferred.so"
     command = [compiler, "-std=c++17", "-O1", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"]
     command += [f"-I{SOURCES / folder}" for folder in ("include", "src")]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 
-import pytest
+from _programs import compiler_for, run_program
 
 NATIVE = Path(__file__).resolve().parents[2] / "pylucebox" / "native"
 PROGRAM = r"""
@@ -41,12 +39,5 @@ int main() {
 
 
 def test_all_forms_make_the_same_words(tmp_path: Path) -> None:
-    compiler = shutil.which("c++")
-    if compiler is None or not NATIVE.is_dir():
-        pytest.skip("there is no compiler, or no native source")
-    source = tmp_path / "forms.cpp"
-    source.write_text(PROGRAM, encoding="utf-8")
-    program = tmp_path / "forms"
-    subprocess.run([compiler, "-O2", "-std=c++17", f"-I{NATIVE}", str(source), "-o", str(program)], check=True)
-    result = subprocess.run([str(program)], capture_output=True, text=True, check=False)
+    result = run_program(compiler_for(NATIVE), tmp_path, PROGRAM, "-O2", f"-I{NATIVE}")
     assert result.returncode == 0, result.stdout

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 
-import pytest
+from _programs import compiler_for, run_program
 
 NATIVE = Path(__file__).resolve().parents[2] / "pylucebox" / "native"
-FLAGS = ("-O2", "-std=c++17", "-ffp-contract=off", "-fno-trapping-math")
+FLAGS = ("-O2", "-ffp-contract=off", "-fno-trapping-math")
 """As the build compiles them (native/CMakeLists.txt)."""
 
 PROGRAM = r"""
@@ -182,12 +180,5 @@ int main() {
 
 
 def test_all_forms_find_what_the_rule_finds(tmp_path: Path) -> None:
-    compiler = shutil.which("c++")
-    if compiler is None or not NATIVE.is_dir():
-        pytest.skip("there is no compiler, or no native source")
-    source = tmp_path / "forms.cpp"
-    source.write_text(PROGRAM, encoding="utf-8")
-    program = tmp_path / "forms"
-    subprocess.run([compiler, *FLAGS, f"-I{NATIVE}", str(source), "-o", str(program)], check=True)
-    result = subprocess.run([str(program)], capture_output=True, text=True, check=False)
+    result = run_program(compiler_for(NATIVE), tmp_path, PROGRAM, *FLAGS, f"-I{NATIVE}")
     assert result.returncode == 0, result.stdout

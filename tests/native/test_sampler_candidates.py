@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import shutil
-import subprocess
 from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _programs import compiler_for, run_program
 
 import pylucebox as lb
 from pylucebox import SamplingParams
@@ -154,13 +153,7 @@ int main() {
 
 
 def test_candidates_of_any_row_are_the_largest_and_never_among_equals(tmp_path: Path) -> None:
-    compiler = shutil.which("c++")
-    if compiler is None or not (LLAMA / "common" / "lucebox-candidates.h").is_file():
-        pytest.skip("there is no compiler, or no native source")
-    source = tmp_path / "candidates.cpp"
-    source.write_text(PROGRAM, encoding="utf-8")
+    compiler = compiler_for(LLAMA / "common" / "lucebox-candidates.h")
     include = [f"-I{LLAMA / folder}" for folder in ("common", "include", "ggml/include", "vendor")]
-    program = tmp_path / "candidates"
-    subprocess.run([compiler, "-O1", "-std=c++17", *include, str(source), "-o", str(program)], check=True)
-    result = subprocess.run([str(program)], capture_output=True, text=True, check=False)
+    result = run_program(compiler, tmp_path, PROGRAM, "-O1", *include)
     assert result.returncode == 0, result.stdout

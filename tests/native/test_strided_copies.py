@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
+from _programs import compiler_for
 
 import pylucebox
 
@@ -17,9 +16,7 @@ SANITIZER = "-fsanitize=address"
 
 
 def test_copies_of_any_shape(tmp_path: Path) -> None:
-    compiler = shutil.which("c++")
-    if compiler is None or not (GGML / "src" / "ggml-cpu" / "strided-copies.cpp").is_file():
-        pytest.skip("no C++ compiler, or no sources with the patch")
+    compiler = compiler_for(GGML / "src" / "ggml-cpu" / "strided-copies.cpp")
     program = tmp_path / "strided_copies"
     folders = [f"-I{GGML / folder}" for folder in ("include", "src", "src/ggml-cpu")]
     command = [compiler, "-std=c++17", "-O1", "-march=native", *folders, str(HERE / "strided_copies.cpp")]
