@@ -46,7 +46,6 @@ _SHADE: Final = 0.9  # of a chance counts when one more draft is considered
 _CAUTION: Final = 0.6  # plain steps that may still be lost where a chance counts half
 _LEAST: Final = 0.7  # that is left of a chance, so that a request can get out of where nothing may be lost
 _BRIEF_US: Final = 1000.0  # plain step of a GPU, a hundredth of which pays for no look at a draft
-_REFUSED: Final = 8  # requests for each that runs with MTP although it seems too short
 _SPEED_TOKENS: Final = 32  # that a request must have for its speed to count
 _MOST_ANCHORS: Final = 3  # cycles to time one of the first widths on a machine nothing is known of
 _OUTLIER: Final = 1.5  # times its price, the most a cycle counts as
@@ -73,7 +72,6 @@ class AdaptiveWidth:
         self._carried = Acceptance()
         self._sequences: dict[int, SequenceState] = {}
         self._speed_seen = 0.0  # tokens per us of earlier requests
-        self._n_refused = 0  # requests that drafts might have helped
         self._decide_us = 0.0  # what a decision took lately
         self._plain_steps = PlainSteps()
         self._take(costs)
@@ -139,21 +137,13 @@ class AdaptiveWidth:
         if not model.known or model.prefill_us_per_token <= 0.0:
             return None
         prices = model.prices
-
-        def needed_by(acceptance: list[float], seen: float) -> float | None:
+        for acceptance, seen in ((self._carried.rates(), self._speed_seen), ([1.0] * MAX_DRAFT, 0.0)):
             speed = max(seen, *rates_of(acceptance, MAX_DRAFT, prices))
-            return tokens_to_earn_back(prompt_tokens, model.prefill_us_per_token, prices.verify[0], speed)
-
-        at_best = needed_by([1.0] * MAX_DRAFT, 0.0)
-        needed = needed_by(self._carried.rates(), self._speed_seen)
-        if needed is None:
-            needed = at_best
+            needed = tokens_to_earn_back(prompt_tokens, model.prefill_us_per_token, prices.verify[0], speed)
+            if needed is not None:
+                break  # else ask whether the best conceivable text would do
         if needed is not None and max_tokens >= needed:
             return None
-        if at_best is not None and max_tokens >= at_best:
-            self._n_refused += 1
-            if self._n_refused % _REFUSED == 0:
-                return None  # what speaks against it is earlier texts, and without MTP nothing is learned of later ones
         when = "it never earns back" if needed is None else f"it earns back after about {needed:.0f} tokens"
         return f"MTP makes a prompt of {prompt_tokens} tokens slower, which {when}; max_tokens is {max_tokens}"
 
