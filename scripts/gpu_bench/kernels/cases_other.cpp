@@ -117,6 +117,33 @@ Case conv_input(int64_t n_channels) {
     return result;
 }
 
+// The end of a draft's graph behind an earlier draft: token and probability of each of n_rows sequences
+Case draft_of_logits(int64_t n_logits, bool listed) {
+    Case result;
+    result.name     = "draft of " + std::to_string(n_logits) + (listed ? " listed" : "") + " logits";
+    result.promise  = Promise::invariant;
+    result.off      = { { "GGML_CUDA_BATCH_INVARIANT", "0" } };
+    result.on       = INVARIANT;
+    result.rows     = ONE_TO_EIGHT;
+    if (listed) {
+        result.weights = { { GGML_TYPE_I32, { 1, n_logits, 1 }, Fill::cells } };
+    }
+    result.inputs   = { { GGML_TYPE_F32, { n_logits, 1, 1 }, Fill::normal, 4.0f }, { GGML_TYPE_F32, { 2, 1, 1 } } };
+    result.max_nmse = 1e-15; // of the squared tokens: a chance may be off by a thousandth at most
+    result.min_copies = 1;
+    result.build    = [n_logits](ggml_context * ctx, const auto & weights, const auto & inputs, int64_t n_rows) {
+        ggml_tensor * logits = ggml_reshape_2d(ctx, inputs[0], n_logits, n_rows);
+        ggml_tensor * best   = ggml_argmax(ctx, logits);
+        ggml_tensor * prob   = ggml_get_rows(ctx, ggml_reshape_3d(ctx, ggml_soft_max(ctx, logits), 1, n_logits, n_rows),
+                                             ggml_reshape_2d(ctx, best, 1, n_rows));
+        ggml_tensor * token  = weights.empty() ? best : ggml_reshape_1d(ctx, ggml_get_rows(ctx, weights[0], best), n_rows);
+        ggml_tensor * id     = ggml_reshape_3d(ctx, ggml_cast(ctx, token, GGML_TYPE_F32), 1, 1, n_rows);
+        ggml_tensor * pair   = ggml_concat(ctx, id, prob, 0);
+        return ggml_concat(ctx, ggml_reshape_3d(ctx, inputs[1], 2, 1, n_rows), pair, 1);
+    };
+    return result;
+}
+
 } // namespace
 
 std::vector<Case> other_cases() {
@@ -148,6 +175,10 @@ std::vector<Case> other_cases() {
     cases.push_back(top_k(1024, 512));
     cases.push_back(top_k(5000, 512));
     cases.push_back(top_k(16384, 512));
+
+    cases.push_back(draft_of_logits(4096, false));
+    cases.push_back(draft_of_logits(64000, true));
+    cases.push_back(draft_of_logits(1000, true));
     return cases;
 }
 
