@@ -160,6 +160,8 @@ class EngineFacts:
             wanted = self._of_device(found)
         if wanted is not None:
             load_costs(wanted)
+        elif (load_device := getattr(self._policy, "load_device", None)) is not None:
+            load_device(on_gpu=self._on_gpu)
         return wanted
 
     def _of_device(self, costs: WidthCosts | None) -> WidthCosts | None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from pylucebox._backends import system_info
+from pylucebox._dispatch import back_end
 from pylucebox._errors import StrPath
 from pylucebox._generate import Run
 from pylucebox._model import Model
@@ -22,9 +24,10 @@ from pylucebox._sampling import SamplingParams
 from pylucebox._session import Ask, CycleTimes, MoreDrafts, Progress, Proposal, SeqCycle, Session
 from pylucebox._sidecar import SidecarVerdict
 from pylucebox._spec import SpecReason, SpecState, spec_inactive
+from pylucebox.calibration import SweepOptions, measure_costs
 from pylucebox.cli._exactness_prompts import Setting
 from pylucebox.cli._exactness_verdict import WIDTHS, CaseVerdict, Drawn, Trace, compare, judge
-from pylucebox.width import WidthPolicy, default_policy
+from pylucebox.width import AdaptiveWidth, WidthPolicy, default_policy
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -209,13 +212,22 @@ class Bench:
         State of drafting in `drafting`.
     token_bytes
         Bytes of a token.
+    policy
+        Of adaptive runs, kept over all requests as an engine keeps it; None for the default, which knows no costs.
     """
 
-    def __init__(self, plain: Session, drafting: Session, spec: SpecState, token_bytes: Callable[[int], bytes]) -> None:
+    def __init__(
+        self,
+        plain: Session,
+        drafting: Session,
+        spec: SpecState,
+        token_bytes: Callable[[int], bytes],
+        policy: WidthPolicy | None = None,
+    ) -> None:
         self._plain, self._drafting = plain, drafting
         self._spec = spec
         self._token_bytes = token_bytes
-        self._policy: WidthPolicy = default_policy()  # kept over all requests, as an engine keeps it
+        self._policy: WidthPolicy = policy or default_policy()
 
     def reference(self, case: Case, max_tokens: int) -> Trace:
         """Decode token by token."""
@@ -286,6 +298,24 @@ def run_case(bench: Bench, case: Case, max_tokens: int, progress: Callable[[str]
     return CaseResult(case, digest, tuple(runs), judge(divergences))
 
 
+def _policy(options: EngineOptions, session: Session) -> WidthPolicy:
+    """Return the policy that an engine would have.
+
+    On a CPU it learns its costs as it goes, which makes it draft more of what is to be compared. On a GPU the first
+    cycles of each width build and capture graphs, and it would hardly draft: there it is told.
+    """
+    policy = AdaptiveWidth()
+    system = system_info()
+    if back_end(system.backends, system.devices, options.device, options.n_gpu_layers).is_cpu:
+        return policy
+    costs = measure_costs(session, SweepOptions())
+    if costs is None:
+        policy.load_device(on_gpu=True)
+    else:
+        policy.load_costs(replace(costs, on_gpu=True))
+    return policy
+
+
 class OpenBench:
     """A bench on a real model.
 
@@ -312,7 +342,8 @@ class OpenBench:
         except BaseException:
             self.close()
             raise
-        self.bench = Bench(self._plain, self._opened.session, self.spec, self.model.token_bytes)
+        policy = _policy(options, self._opened.session)
+        self.bench = Bench(self._plain, self._opened.session, self.spec, self.model.token_bytes, policy)
 
     @property
     def spec(self) -> SpecState:

@@ -19,6 +19,7 @@ __all__ = ["BriefCycles"]
 _KEPT: Final = 0.92  # of a label, per label of its depth
 _AGEING: Final = 0.93  # of the labels of each depth, per cycle, so that what was given up is tried again
 _LEAST_GUESS: Final = 0.85  # of a chance: a cycle too wide costs little beside some that are too narrow
+_FIRST_GUESS: Final = 0.95  # the same, until a first cycle has told: in a short reply one too narrow is one more
 _STRENGTH: Final = 4.0  # labels that the guess for a depth weighs
 _SHARED: Final = 4.0  # labels that both kinds of cycles together weigh against one
 _PATIENCE: Final = 6  # plain steps before a draft is tried again,
@@ -41,6 +42,7 @@ class BriefCycles:
         self._held = [[0.0] * MAX_DRAFT, [0.0] * MAX_DRAFT]
         self._seen = [[0.0] * MAX_DRAFT, [0.0] * MAX_DRAFT]
         self._kind = 1
+        self._first_guess = _FIRST_GUESS
         self._patience = _PATIENCE
         self._n_plain = 0
 
@@ -50,7 +52,7 @@ class BriefCycles:
         own_held, own_seen = self._held[self._kind], self._seen[self._kind]
         other_held, other_seen = self._held[1 - self._kind], self._seen[1 - self._kind]
         best, best_speed = 0, 1.0 / verify[0]
-        tokens, reach, chance = 1.0, 1.0, 0.0
+        tokens, reach, chance = 1.0, 1.0, self._first_guess
         for depth in range(limit):
             held, seen = own_held[depth], own_seen[depth]
             guess = max(self._guesses[depth], chance)
@@ -68,6 +70,7 @@ class BriefCycles:
         if not n_verified:
             self._n_plain += 1
             return
+        self._first_guess = 0.0
         is_run = n_accepted == n_verified
         labelled = n_accepted + (not is_run)
         held, seen = self._held[self._kind], self._seen[self._kind]

@@ -125,11 +125,15 @@ class AdaptiveWidth:
         if costs.source == "sweep":
             self._plain_steps.ask_for_first(costs.verify_us[0])
 
+    def load_device(self, *, on_gpu: bool) -> None:
+        """Learn what computes where no costs tell. Call it between requests."""
+        self._on_gpu = on_gpu
+        self._plain_steps.expect(on_gpu=on_gpu)
+        self._start()
+
     def _take(self, costs: WidthCosts | None) -> None:
         """Start on the machine that these costs are from."""
-        self._on_gpu = costs is not None and costs.on_gpu
-        self._plain_steps.expect(on_gpu=self._on_gpu)
-        self._start()
+        self.load_device(on_gpu=costs is not None and costs.on_gpu)
 
     def worth_drafting(self, prompt_tokens: int, max_tokens: int) -> str | None:
         """Return None, or why a request of this size should do without MTP."""
@@ -398,7 +402,8 @@ class AdaptiveWidth:
         counts = self._count(done.n_drafted, last)
         if last.shared_prefill:
             return
-        if n_rows > n_active or counts or not self._model.timed(n_rows):
+        captured = self._on_gpu and last.graph_built  # takes ten steps' time and more, and comes to an end
+        if not captured and (n_rows > n_active or counts or not self._model.timed(n_rows)):
             self._model.learn_verify(n_rows, last.verify_us, built=last.graph_built)
         if done.n_drafted and not last.draft_graph_built:
             self._model.learn_draft(done.n_drafted, max(1.0, last.draft_us - catch_up_us), done.n_launches)

@@ -28,6 +28,7 @@ _FIRST_SPREAD: Final = 3.0  # by how much the sample that comes then may differ 
 _MOST_SURPRISES: Final = 4  # samples in a row that are off to the same side, after which the mean is given up
 _PLAIN_SAMPLES: Final = 5  # plain steps whose median counts, so that neither a hiccup nor a bad sweep does
 _FASTER: Final = 0.9  # of the known time, below which a plain step tells that it was wrong
+_FAR_FASTER: Final = 0.5  # of the known time, below which a chain does: what was known is of one that was held up
 _SWEEP_PLAIN: Final = 2  # of them that a figure from elsewhere counts as
 _HOPE: Final = 0.35  # of the way from the rows below it to its price, such rows are priced
 _MOST_BUILDS: Final = 2  # after so many builds of a row count in a row, building is what it costs
@@ -240,6 +241,8 @@ class CostModel:
             self._learn_look(took_us, whole_us, n_launches - 1)
         took_us = max(took_us - (n_launches - 1) * self.launch_us, took_us / n_launches)
         sample = took_us / (self._draft_shape[n_drafts - 1] * self._factor)
+        if sample < _FAR_FASTER * self._draft_scale:
+            self._draft_count = 0.0
         if self._draft_count:
             spread = _SPREAD if self._draft_count > _HEARSAY else _FIRST_SPREAD
             sample = min(spread, max(1 / spread, sample / self._draft_scale)) * self._draft_scale

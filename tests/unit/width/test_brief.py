@@ -30,6 +30,13 @@ def test_a_text_whose_drafts_hold_soon_gets_all_of_them() -> None:
     assert drafts(BriefCycles(Acceptance()), [7] * 20)[4:] == [7] * 16
 
 
+def test_a_short_reply_begins_with_all_drafts_whatever_the_last_text_was() -> None:
+    hard = Acceptance()
+    for _ in range(20):
+        hard.learn(0, held=False)
+    assert drafts(BriefCycles(hard.successor()), [7, 7]) == [7, 7]
+
+
 def test_a_text_whose_drafts_never_hold_gets_few_and_less_and_less_often() -> None:
     chosen = drafts(BriefCycles(Acceptance()), [0] * 200)
     assert sum(chosen[8:]) <= 12
@@ -54,20 +61,25 @@ def test_no_more_than_the_limit(limit: int) -> None:
     assert BriefCycles(Acceptance()).choose(limit, PRICES) <= limit
 
 
-def run(policy: AdaptiveWidth, held: list[int]) -> list[CyclePlan]:
-    """Run a request whose drafts would hold so often; return its plans."""
+def run(policy: AdaptiveWidth, held: list[int], n_captures: int = 0) -> list[CyclePlan]:
+    """Run a request whose drafts would hold so often, and return its plans.
+
+    The first `n_captures` cycles of each width take twenty milliseconds more, for their graphs.
+    """
     policy.begin(1, 8)
-    plans, n_past = [], 100
+    plans: list[CyclePlan] = []
+    n_past = 100
     for most in held:
         plan = policy.plan(0, CycleContext(0, n_past, 1000, 8, 1))
+        captures = plans.count(plan) < n_captures
         plans.append(plan)
         n_accepted = min(plan.width - 1, most)
         n_past += n_accepted + 1
         draft_us = DRAFT[plan.n_draft - 1] if plan.n_draft else 0
         done = CycleObservation(
-            0, plan.width, plan.n_draft, n_accepted, (0.5,) * plan.n_draft, int(draft_us), int(VERIFY[plan.width - 1]),
-            0, plan.width, graph_built=False, draft_tokens=(1,) * plan.n_draft,
-            tokens=(1,) * (n_accepted + 1),
+            0, plan.width, plan.n_draft, n_accepted, (0.5,) * plan.n_draft, int(draft_us),
+            int(VERIFY[plan.width - 1]) + 20_000 * captures, 0, plan.width, graph_built=captures,
+            draft_tokens=(1,) * plan.n_draft, tokens=(1,) * (n_accepted + 1),
         )  # fmt: skip
         policy.observe(0, done)
     return plans
@@ -93,6 +105,14 @@ def test_the_next_request_starts_from_what_held() -> None:
     policy = AdaptiveWidth(COSTS, clock=lambda: 0)
     run(policy, [7] * 40)
     assert run(policy, [7])[0] == CyclePlan(8, 7)
+
+
+@pytest.mark.parametrize("n_captures", [0, 2, 5])
+def test_without_a_sweep_a_gpu_drafts_as_well(n_captures: int) -> None:
+    policy = AdaptiveWidth(clock=lambda: 0)
+    policy.load_device(on_gpu=True)
+    plans = run(policy, [7] * 80, n_captures)
+    assert plans[-40:] == [CyclePlan(8, 7)] * 40
 
 
 def test_on_a_cpu_drafts_are_looked_at() -> None:

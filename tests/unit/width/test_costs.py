@@ -96,6 +96,15 @@ def test_drafts_and_rejections_are_learned() -> None:
     assert model.prices.reject == pytest.approx(2_000, rel=0.1)
 
 
+def test_a_chain_that_was_held_up_sets_no_price() -> None:
+    model = CostModel()
+    model.learn_verify(1, 1_000, built=False)
+    model.learn_draft(7, 30_000)
+    model.learn_draft(7, 1_000)
+    model.learn_draft(7, 30_000)
+    assert model.prices.draft[7] < 3_000
+
+
 def test_rows_out_of_range_are_ignored() -> None:
     model = CostModel(STEEP)
     model.learn_verify(12, 1.0, built=False)
