@@ -114,6 +114,7 @@ def write_gguf(
     *,
     source: str,
     overwrite: bool = False,
+    resumable: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Written:
     """Write a file.
@@ -128,6 +129,8 @@ def write_gguf(
         Identifies what the tensors are read from; a change of it makes a half-written file worthless.
     overwrite
         Whether a file of this name may be replaced.
+    resumable
+        Whether each piece is waited for until the disk has it, so that what was cut off can be resumed.
     progress
         Called with bytes done and bytes in all after each piece. An exception of its own ends the work, which can be
         resumed.
@@ -153,8 +156,9 @@ def write_gguf(
             for piece in _pieces(head, tensors, done):
                 file.write(piece)
                 done += len(piece)
-                _sync(file)
-                _write_journal(journal, {"plan": plan, "n_bytes": done})
+                if resumable:
+                    _sync(file)
+                    _write_journal(journal, {"plan": plan, "n_bytes": done})
                 if progress:
                     progress(done, n_bytes)
             part.replace(path)

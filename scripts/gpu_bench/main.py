@@ -48,7 +48,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--types", default="iq4_xs,q4_K", help="weight types (default: iq4_xs,q4_K)")
     parser.add_argument("--layers", type=int, default=4, help="layers of the random models (default: 4)")
     parser.add_argument("--experts", type=int, default=512, help="experts of a layer (default: 512)")
-    parser.add_argument("--contexts", default="1024,16384,65536", help="prompt tokens (default: 1024,16384,65536)")
+    parser.add_argument(
+        "--contexts", default="1024,16384,65536", help="tokens before cycles (default: 1024,16384,65536)"
+    )
+    parser.add_argument(
+        "--prompts", default="1024,4096,16384", help="tokens of the prompts of prefill (default: 1024,4096,16384)"
+    )
     parser.add_argument("--rounds", type=int, default=12, help="turns of every arm (default: 12)")
     parser.add_argument("--seconds", type=float, default=500, help="a section begins no round after so long")
     parser.add_argument("--server", type=Path, help="an unpatched llama-server to compare the built-in model with")
@@ -85,6 +90,7 @@ def main(argv: list[str] | None = None) -> int:
             n_expert=args.experts,
             n_rounds=3 if args.quick else args.rounds,
             contexts=(64, 256) if args.quick else tuple(map(int, args.contexts.split(","))),
+            prompts=(64, 256) if args.quick else tuple(map(int, args.prompts.split(","))),
             server=args.server,
             plain_steps=args.plain_steps,
             stock_libraries=args.stock_libraries,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,9 @@ from pylucebox.testing._weights import WeightMaker
 __all__ = ["model_spec", "write_model"]
 
 HEAD_TYPE = "q6_K"
+PERIOD = 4
+"""Layers after which their kinds repeat; what only one layer has is in one of the first four."""
+LAYER = re.compile(r"^blk\.\d+\.")
 N_LARGE = 1 << 18
 """Values from which on a tensor is random blocks and not made value by value."""
 
@@ -65,17 +69,26 @@ def write_model(path: Path, spec: TinySpec) -> Path:
     write_gguf(head, metadata, [Tensor("none", (1,), "f32", bytes(4))])
     source = read_model(head)
     pairs = [MetaPair(key, source.head.read_bytes(*span)) for key, span in source.head.value_spans.items()]
-    write_planned(path, pairs, list(_plans(spec)), source="", overwrite=True)
+    write_planned(path, pairs, list(_plans(spec)), source="", overwrite=True, resumable=False)
     head.unlink()
     return path
 
 
 def _plans(spec: TinySpec) -> Iterator[TensorPlan]:
-    # one expert and few tokens are made; the rest has the shape of theirs
-    narrow = replace(spec, n_expert=1, n_expert_used=1, vocab_multiple=512)
+    # one expert, few tokens and few layers are made; the rest has the shape of theirs
+    n_made = min(spec.n_layer, 2 * PERIOD)
+    narrow = replace(spec, n_expert=1, n_expert_used=1, vocab_multiple=512, n_layer=n_made)
     maker = _Shapes(narrow, byte_vocabulary(narrow.vocab_multiple))
-    for name, values in (maker.trunk() | maker.draft_block()).items():
+    made = maker.trunk()
+    for name, values in made.items():
         yield _plan(name, values, spec)
+    for layer in range(n_made, spec.n_layer):
+        like, block = f"blk.{PERIOD + layer % PERIOD}.", f"blk.{layer}."
+        for name, values in made.items():
+            if name.startswith(like):
+                yield _plan(block + name.removeprefix(like), values, spec)
+    for name, values in maker.draft_block().items():
+        yield _plan(name.replace(f"blk.{n_made}.", f"blk.{spec.n_layer}."), values, spec)
 
 
 def _plan(name: str, values: Array, spec: TinySpec) -> TensorPlan:
@@ -95,5 +108,5 @@ def _plan(name: str, values: Array, spec: TinySpec) -> TensorPlan:
         deviation = {"token_embd.weight": EMBEDDING_DEVIATION, "output.weight": HEAD_DEVIATION}.get(
             name, shape[-1] ** -0.5
         )
-        read = random_rows(name, type_name, shape[-1], deviation)
+        read = random_rows(LAYER.sub("", name), type_name, shape[-1], deviation)
     return TensorPlan(name=name, shape=tuple(reversed(shape)), type_name=type_name, read_rows=read)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -42,13 +43,14 @@ BLOCKS: Final = {
 """By type; offsets are those of the structs in ggml-common.h."""
 
 
+@cache
 def random_rows(name: str, type_name: str, n_per_row: int, deviation: float) -> Callable[[int, int], bytes]:
     """Return a function that gives the stored bytes of rows ``first`` to ``first + count``.
 
     Parameters
     ----------
     name
-        Seed of the random bits.
+        Seed of the random bits; tensors that share it share them.
     type_name
         A key of `BLOCKS`.
     n_per_row

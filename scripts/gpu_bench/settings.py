@@ -46,6 +46,8 @@ class Settings:
         Turns of every arm.
     contexts
         Tokens of the prompts that cycles are measured behind.
+    prompts
+        Tokens of the prompts that are measured themselves.
     server
         A llama-server of an unpatched build, or None.
     plain_steps, stock_libraries
@@ -66,6 +68,7 @@ class Settings:
     n_expert: int = 512
     n_rounds: int = 12
     contexts: tuple[int, ...] = (1024, 16384, 65536)
+    prompts: tuple[int, ...] = (1024, 4096, 16384)
     server: Path | None = None
     plain_steps: Path | None = None
     stock_libraries: Path | None = None
