@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from gpu_bench.arm import Arm
-from gpu_bench.settings import OFF, WIDTHS, Settings, open_arms, write_result
+from gpu_bench.settings import OFF, Settings, open_arms, write_result
 from gpu_bench.timing import figure, ratio
 
 __all__ = ["context_cycles", "sequence_cycles"]
@@ -30,15 +30,16 @@ def medians(cycles: list[dict[str, Any]]) -> dict[str, float] | None:
 
 
 def take_turns(
-    arms: dict[str, Arm], places: list[tuple[str, int]], n_rounds: int, deadline: float
+    arms: dict[str, Arm], places: list[tuple[str, int]], settings: Settings, deadline: float
 ) -> tuple[Times, int]:
     """Run every width of every arm in every place, a session and its sequences, in turns until the deadline."""
     order = random.Random(0)
-    times: Times = {(arm, name, width): [] for arm in arms for name, _ in places for width in WIDTHS}
+    widths = settings.widths
+    times: Times = {(arm, name, width): [] for arm in arms for name, _ in places for width in widths}
     done = 0
-    while done < n_rounds and (done < 3 or time.monotonic() < deadline):
-        for name, n_seq in places:
-            for width in order.sample(WIDTHS, len(WIDTHS)):
+    while done < settings.n_rounds and (done < 3 or time.monotonic() < deadline):
+        for name, n_seq in order.sample(places, len(places)):
+            for width in order.sample(widths, len(widths)):
                 found = {}
                 for arm in order.sample(list(arms), len(arms)):
                     # a graph that is new here is run a few times before a GPU replays it
@@ -54,8 +55,8 @@ def take_turns(
 def rows_of(times: Times, arms: dict[str, Arm], place: str, more: dict[str, Any]) -> list[dict[str, Any]]:
     """Return one row per arm and width of a place."""
     rows = []
-    for arm in arms:
-        for width in WIDTHS:
+    for arm, of_place, width in times:
+        if arm in arms and of_place == place:
             found, base = times[arm, place, width], times[OFF, place, width]
             if found:
                 parts = {part: figure([each[part] for each in found]) for part in PARTS}
@@ -79,12 +80,25 @@ def context_cycles(settings: Settings) -> None:
                     arm("prefill", name=str(n_context), n_tokens=n_context, n_seq=1, use_mtp=True)
             places = [(str(n_context), 1) for n_context in settings.contexts]
             deadline = started + settings.seconds * (index + 1) / len(settings.types)
-            times, n_rounds = take_turns(arms, places, settings.n_rounds, deadline)
+            times, n_rounds = take_turns(arms, places, settings, deadline)
             for n_context in settings.contexts:
                 more = {"type": weight_type, "context": n_context, "n_rounds": n_rounds, **facts}
-                rows += rows_of(times, arms, str(n_context), more)
+                for row in rows_of(times, arms, str(n_context), more):
+                    arm_name, width = row["arm"], row["width"]
+                    shortest = times[arm_name, str(settings.contexts[0]), width]
+                    rows.append({**row, "over_shortest": _over(shortest, times[arm_name, str(n_context), width])})
             write_result(settings, "cycles", rows, started)
             _say(rows, weight_type)
+
+
+def _over(shortest: list[dict[str, float]], found: list[dict[str, float]]) -> dict[str, Any] | None:
+    """Return the speed of drafts and verify steps in units of that behind the shortest context, round by round."""
+    n = min(len(shortest), len(found))
+
+    def computed(cycles: list[dict[str, float]]) -> list[float]:
+        return [each["draft_us"] + each["verify_us"] for each in cycles[:n]]
+
+    return ratio(computed(shortest), computed(found)) if n else None
 
 
 def sequence_cycles(settings: Settings) -> None:
@@ -102,7 +116,7 @@ def sequence_cycles(settings: Settings) -> None:
                 arm("open_session", name=str(n_seq), n_ctx=n_context + 4096, n_seq=n_seq, n_ubatch=2048)
                 arm("prefill", name=str(n_seq), n_tokens=n_context, n_seq=n_seq, use_mtp=True)
         places = [(str(n_seq), n_seq) for n_seq in numbers]
-        times, n_rounds = take_turns(arms, places, settings.n_rounds, started + settings.seconds)
+        times, n_rounds = take_turns(arms, places, settings, started + settings.seconds)
         for n_seq in numbers:
             more = {"type": weight_type, "context": n_context, "n_seq": n_seq, "n_rounds": n_rounds, **facts}
             for row in rows_of(times, arms, str(n_seq), more):
@@ -133,7 +147,7 @@ def _say(rows: list[dict[str, Any]], weight_type: str) -> None:
             parts = "  ".join(f"{part[:-3]} {row[part]['median']:8.0f}" for part in PARTS)
             over = row["over_default"]
             interval = f"{over['median']:.3f} ({over['low']:.3f} to {over['high']:.3f})"
-            print(
-                f"{weight_type} {row['context']:6d} width {row['width']} {row['arm']:14s} {parts} us  {interval}",
-                file=sys.stderr,
-            )
+            line = f"{weight_type} {row['context']:6d} width {row['width']} {row['arm']:14s} {parts} us  {interval}"
+            if shortest := row["over_shortest"]:
+                line += f"  of shortest {shortest['median']:.3f} ({shortest['low']:.3f} to {shortest['high']:.3f})"
+            print(line, file=sys.stderr)

@@ -51,6 +51,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--contexts", default="1024,16384,65536", help="tokens before cycles (default: 1024,16384,65536)"
     )
+    parser.add_argument("--widths", default="1,2,3,4,5,6,7,8", help="rows of the cycles (default: 1 to 8)")
     parser.add_argument(
         "--prompts", default="1024,4096,16384", help="tokens of the prompts of prefill (default: 1024,4096,16384)"
     )
@@ -90,6 +91,7 @@ def main(argv: list[str] | None = None) -> int:
             n_expert=args.experts,
             n_rounds=3 if args.quick else args.rounds,
             contexts=(64, 256) if args.quick else tuple(map(int, args.contexts.split(","))),
+            widths=tuple(map(int, args.widths.split(","))),
             prompts=(64, 256) if args.quick else tuple(map(int, args.prompts.split(","))),
             server=args.server,
             plain_steps=args.plain_steps,

@@ -43,8 +43,8 @@ def prefill(settings: Settings) -> None:
                     speed = row["speed_over_off"]
                     print(
                         f"{weight_type} {settings.n_layer} layers, {n_tokens} tokens, {way}:"
-                        f" {row['ms']['median']:.1f} ms, {speed['median']:.3f} ({speed['low']:.3f} to {speed['high']:.3f}) of MTP off,"
-                        f" {len(found)} rounds",
+                        f" {row['ms']['median']:.1f} ms, {len(found)} rounds,"
+                        f" {speed['median']:.3f} ({speed['low']:.3f} to {speed['high']:.3f}) of MTP off",
                         file=sys.stderr,
                     )
                 write_result(settings, "prefill", rows, started)

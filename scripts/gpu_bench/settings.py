@@ -46,6 +46,8 @@ class Settings:
         Turns of every arm.
     contexts
         Tokens of the prompts that cycles are measured behind.
+    widths
+        Rows of the cycles that are measured.
     prompts
         Tokens of the prompts that are measured themselves.
     server
@@ -68,6 +70,7 @@ class Settings:
     n_expert: int = 512
     n_rounds: int = 12
     contexts: tuple[int, ...] = (1024, 16384, 65536)
+    widths: tuple[int, ...] = WIDTHS
     prompts: tuple[int, ...] = (1024, 4096, 16384)
     server: Path | None = None
     plain_steps: Path | None = None
