@@ -107,9 +107,9 @@ class Operations:
     ) -> Floats:
         """Return flash attention over the cells that rows name, with F16 caches, shape (n_rows, n_head, dim).
 
-        `pools` is (n_rows, n_top), `pool_cells` (n_pool, n_cells of a pool) or None, `pool_ranges` (n_rows, 3), the first
-        pool that a row sees, how many, and where the cells of pool 0 would be, and `tail` (n_rows, n_cells of a pool - 1)
-        with the number of cells in place of a cell that there is not.
+        `pools` is (n_rows, n_top), `pool_cells` (n_pool, n_cells of a pool) or None, `pool_ranges` (n_rows, 3), the
+        first pool that a row sees, how many, and where the cells of pool 0 would be, and `tail`
+        (n_rows, n_cells of a pool - 1) with the number of cells in place of a cell that there is not.
         """
         inputs = [(q, "f32", False), (k, "f16", False), (v, "f16", False), (pools, "i32", False)]
         inputs += [(pool_cells, "i32", False), (pool_ranges, "i32", False), (tail, "i32", False)]
@@ -138,7 +138,7 @@ class Operations:
         return self._run("ggml_lightning_indexer", inputs).reshape(mask.shape)
 
     def index_scores_in_ranges(self, q: Floats, keys: Floats, key_type: str, weights: Floats, ranges: Ids) -> Floats:
-        """Return the same with `ranges` (n_rows, 3), the first key that a row sees, how many, and a number without meaning."""
+        """Return the same with `ranges` (n_rows, 3), the first key that a row sees, how many, and a number unread."""
         inputs = [(q, "f32", False), (keys, key_type, False), (weights, "f32", False), (ranges, "i32", False)]
         return self._run("lucebox_index_scores", inputs).reshape(len(q), len(keys))
 
