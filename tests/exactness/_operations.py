@@ -30,7 +30,8 @@ void * ggml_mul_mat_id(void * ctx, void * as, void * b, void * ids);
 void * ggml_flash_attn_ext(void * ctx, void * q, void * k, void * v, void * mask, float scale, float max_bias,
                            float logit_softcap);
 void * lucebox_flash_attn_cells(void * ctx, void * q, void * k, void * v, void * pools, void * pool_cells,
-                                void * pool_mask, void * tail, float scale);
+                                void * pool_ranges, void * tail, int32_t n_cells, float scale);
+void * lucebox_index_scores(void * ctx, void * q, void * keys, void * weights, void * pool_ranges);
 void * ggml_gated_delta_net(void * ctx, void * q, void * k, void * v, void * g, void * beta, void * state, int64_t n);
 void * ggml_lightning_indexer(void * ctx, void * q, void * k, void * weights, void * mask);
 void * ggml_ssm_conv(void * ctx, void * x, void * taps);
@@ -102,16 +103,17 @@ class Operations:
         return self._run("ggml_flash_attn_ext", inputs, float(q.shape[-1]) ** -0.5, 0.0, 0.0)
 
     def attention_to_cells(
-        self, q: Floats, k: Floats, v: Floats, *, pools: Ids, pool_cells: Ids, pool_mask: Floats, tail: Ids
+        self, q: Floats, k: Floats, v: Floats, *, pools: Ids, pool_cells: Ids | None, pool_ranges: Ids, tail: Ids
     ) -> Floats:
         """Return flash attention over the cells that rows name, with F16 caches, shape (n_rows, n_head, dim).
 
-        `pools` is (n_rows, n_top), `pool_cells` (n_pool, n_cells of a pool), `pool_mask` (n_rows, n_pool), `tail`
-        (n_rows, n_tail) with the number of cells in place of a cell that there is not.
+        `pools` is (n_rows, n_top), `pool_cells` (n_pool, n_cells of a pool) or None, `pool_ranges` (n_rows, 3), the
+        first pool that a row sees, how many, and where the cells of pool 0 would be, and `tail`
+        (n_rows, n_cells of a pool - 1) with the number of cells in place of a cell that there is not.
         """
         inputs = [(q, "f32", False), (k, "f16", False), (v, "f16", False), (pools, "i32", False)]
-        inputs += [(pool_cells, "i32", False), (pool_mask, "f16", False), (tail, "i32", False)]
-        return self._run("lucebox_flash_attn_cells", inputs, float(q.shape[-1]) ** -0.5)
+        inputs += [(pool_cells, "i32", False), (pool_ranges, "i32", False), (tail, "i32", False)]
+        return self._run("lucebox_flash_attn_cells", inputs, tail.shape[1] + 1, float(q.shape[-1]) ** -0.5)
 
     def delta_net(
         self, *, q: Floats, k: Floats, v: Floats, log_decay: Floats, beta: Floats, state: Floats, n_snapshots: int
@@ -135,6 +137,11 @@ class Operations:
         inputs = [(q, "f32", False), (keys, key_type, False), (weights, "f32", False), (mask, "f16", False)]
         return self._run("ggml_lightning_indexer", inputs).reshape(mask.shape)
 
+    def index_scores_in_ranges(self, q: Floats, keys: Floats, key_type: str, weights: Floats, ranges: Ids) -> Floats:
+        """Return the same with `ranges` (n_rows, 3), the first key that a row sees, how many, and a number unread."""
+        inputs = [(q, "f32", False), (keys, key_type, False), (weights, "f32", False), (ranges, "i32", False)]
+        return self._run("lucebox_index_scores", inputs).reshape(len(q), len(keys))
+
     def convolution(self, x: Floats, taps: Floats) -> Floats:
         """Return the convolution of `x` (n_channels, n_rows + n_taps - 1) with `taps`, shape (n_rows, n_channels)."""
         return self._run("ggml_ssm_conv", [(x, "f32", False), (taps, "f32", False)]).reshape(-1, len(x))
@@ -148,6 +155,9 @@ class Operations:
         contexts = [base.ggml_init({"mem_size": 1 << 20, "mem_buffer": ffi.NULL, "no_alloc": True}) for _ in range(2)]
         tensors = []
         for values, type_name, is_weight in inputs:
+            if values is None:
+                tensors.append(ffi.NULL)
+                continue
             shape = (*values.shape[::-1], 1, 1, 1)[:4]
             number = 26 if type_name == "i32" else TYPE_NUMBERS[type_name]  # GGML_TYPE_I32
             tensors.append(base.ggml_new_tensor_4d(contexts[is_weight], number, *shape))
@@ -164,6 +174,8 @@ class Operations:
         if not base.ggml_backend_dev_supports_op(self._device, out):
             pytest.skip(f"this processor has no repacked layout of {inputs[0][1]}")
         for tensor, (values, type_name, _) in zip(tensors, inputs, strict=True):
+            if values is None:
+                continue
             data = values.tobytes() if type_name == "i32" else encode(values, type_name)
             base.ggml_backend_tensor_set(tensor, data, 0, len(data))
         assert base.ggml_backend_graph_compute(self._backend, graph) == 0

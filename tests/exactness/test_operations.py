@@ -96,24 +96,25 @@ def test_attention_skips_what_the_mask_bars() -> None:
     assert np.abs(sparse - expected.ravel()).max() < 2e-6
 
 
-@pytest.mark.parametrize("ordered", [True, False], ids=["in-order", "scattered"])
+@pytest.mark.parametrize("cells_are", ["implied", "in-order", "scattered"])
 @pytest.mark.parametrize("n_pool", [60, 300, 1200])
-def test_attention_to_named_cells_has_the_bits_of_a_mask(n_pool: int, ordered: bool) -> None:
+def test_attention_to_named_cells_has_the_bits_of_a_mask(n_pool: int, cells_are: str) -> None:
     kpool, n_top, dim = 4, 32, 64
     n_cells = n_pool * kpool + 256
     draw = np.random.default_rng(4)
     q, k, v = normal(4, 8, dim), normal(2, n_cells, dim, seed=1), normal(2, n_cells, dim, seed=2)
-    cells = np.arange(n_cells) if ordered else draw.permutation(n_cells)
+    cells = draw.permutation(n_cells) if cells_are == "scattered" else np.roll(np.arange(n_cells), -40)
     pool_cells = cells[: n_pool * kpool].reshape(n_pool, kpool).astype(np.int32)
     pools = np.stack([np.sort(draw.permutation(n_pool)[:n_top]) for _ in range(8)]).astype(np.int32)
-    # a row sees fewer pools than it had to select, and 0 to 3 cells behind them
-    pool_mask = np.where(draw.random((8, n_pool)) < 0.9, np.float32(0), np.float32(-np.inf))
+    # a row sees fewer pools than it had to select, the last one none, and 0 to 3 cells behind them
+    ranges = np.array([[row, 0 if row == 7 else n_pool - 3 * row - 5, 40] for row in range(8)], np.int32)
     tail = np.full((8, kpool - 1), n_cells, np.int32)
     for row in range(8):
         tail[row, : row % kpool] = cells[n_pool * kpool + row : n_pool * kpool + row + row % kpool][::-1]
     mask = np.full((8, n_cells), -np.inf, np.float32)
     for row in range(8):
-        seen = pools[row][pool_mask[row, pools[row]] == 0]
+        first, n = ranges[row, :2]
+        seen = pools[row][(pools[row] >= first) & (pools[row] < first + n)]
         mask[row, pool_cells[seen].ravel()] = 0
         mask[row, tail[row][tail[row] < n_cells]] = 0
 
@@ -126,8 +127,8 @@ def test_attention_to_named_cells_has_the_bits_of_a_mask(n_pool: int, ordered: b
                 k,
                 v,
                 pools=pools[:width],
-                pool_cells=pool_cells,
-                pool_mask=pool_mask[:width],
+                pool_cells=None if cells_are == "implied" else pool_cells,
+                pool_ranges=ranges[:width],
                 tail=tail[:width],
             )
             assert found.tobytes() == expected[: len(found)].tobytes(), f"{width} rows, {n_threads} threads"
@@ -190,6 +191,25 @@ def test_index_scores(n_head: int, key_type: str) -> None:
     seen = mask == 0
     assert np.abs(np.concatenate(single)[seen] - expected[seen]).max() < 1e-5
     assert np.isneginf(np.concatenate(single)[~seen]).all()
+
+
+@pytest.mark.parametrize("key_type", ["f32", "f16"])
+@pytest.mark.parametrize("dim", [64, 20], ids=["vectors", "reference"])
+def test_index_scores_in_ranges_are_those_with_a_mask(dim: int, key_type: str) -> None:
+    n_rows, n_keys, n_head = 20, 203, 4
+    q, keys = normal(n_rows, n_head, dim), normal(n_keys, 1, dim, seed=1)
+    weights = np.full((n_rows, n_head), dim**-0.5, np.float32)
+    # from and to anywhere within the keys that are scored together, and nothing at all
+    ranges = np.array([[3 * row, 0 if row == 7 else n_keys - 9 * row, -1] for row in range(n_rows)], np.int32)
+    at = np.arange(n_keys)
+    seen = (at >= ranges[:, :1]) & (at < ranges[:, :1] + ranges[:, 1:2])
+    mask = np.where(seen, np.float32(0), np.float32(-np.inf))
+    for n_threads in (1, 3):
+        operations = Operations(n_threads=n_threads)
+        expected = operations.index_scores(q, keys, key_type, weights, mask)
+        found = operations.index_scores_in_ranges(q, keys, key_type, weights, ranges)
+        assert found.tobytes() == expected.tobytes()
+        assert (np.isneginf(found) == ~seen).all()
 
 
 @pytest.mark.parametrize("k", [1, 7, 64, 300])

@@ -1,7 +1,8 @@
 """Cycles of the built-in model on the device of ``deferred_device.cpp``, in a process of their own.
 
 ``python _deferred.py DEVICE LIBRARY N_GPU_LAYERS`` prints a JSON object: what the host did in each cycle, a digest of
-all tokens and logits, and the sum of three inputs that were filled in without a wait.
+all tokens and logits, the sum of three inputs that were filled in without a wait, and what a cycle sends to the device
+behind texts of two lengths.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import ctypes
 import hashlib
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ GREEDY = SamplingParams(temperature=0, seed=0, ignore_eos=True)
 TEXT = "The table lists the values one to twelve: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12.\n"
 WIDTHS = (1, 1, 2, 2, 8, 8, 4, 4, 1, 8, 4, 2, 2)
 """Each width more than twice: the first two cycles of a width build its graphs and capture them."""
+LENGTHS = (700, 1800)
+"""Tokens of the two texts."""
 
 
 def run(device: str, library: Path, n_gpu_layers: int) -> dict[str, Any]:
@@ -35,7 +39,7 @@ def run(device: str, library: Path, n_gpu_layers: int) -> dict[str, Any]:
     ggml.ggml_backend_load.restype = ctypes.c_void_p
     if not ggml.ggml_backend_load(bytes(library)):
         raise RuntimeError(f"{library} was not loaded")
-    found = (ctypes.c_int64 * 3)()
+    found = (ctypes.c_int64 * 4)()
 
     def counts() -> list[int]:
         ctypes.CDLL(str(library)).deferred_counts(found)
@@ -54,7 +58,7 @@ def run(device: str, library: Path, n_gpu_layers: int) -> dict[str, Any]:
         for width in WIDTHS:
             before = counts()
             results, times = session.cycle([Ask(seq, width, 8) for seq in seqs])
-            n_waits, n_copies, n_launches = (new - old for new, old in zip(counts(), before, strict=True))
+            n_waits, n_copies, n_launches, _ = (new - old for new, old in zip(counts(), before, strict=True))
             for seq, result in zip(seqs, results, strict=True):
                 digest.update(repr(result.tokens).encode())
                 for row in range(len(result.tokens)):
@@ -62,10 +66,26 @@ def run(device: str, library: Path, n_gpu_layers: int) -> dict[str, Any]:
             cycles.append({"n_seq": len(seqs), "width": width, "n_waits": n_waits, "n_copies": n_copies})
             cycles[-1] |= {"n_launches": n_launches, "built": times.graph_built or times.draft_graph_built}
     session.close()
+    sent_bytes = [_sent_bytes(model, n_tokens, counts) for n_tokens in LENGTHS]
     model.close()
     add = ctypes.CDLL(str(library)).deferred_sum_of_runs_without_a_wait
     add.restype = ctypes.c_float
-    return {"cycles": cycles, "digest": digest.hexdigest(), "sum": add()}
+    return {"cycles": cycles, "digest": digest.hexdigest(), "sum": add(), "sent_bytes": sent_bytes}
+
+
+def _sent_bytes(model: Model, n_tokens: int, counts: Callable[[], list[int]]) -> dict[int, int]:
+    """Return by width what the last of some cycles sends behind so many tokens."""
+    session = NativeSession(model, SessionOptions(n_ctx=2048, n_ubatch=512, max_width=8))
+    ids = model.tokenize(TEXT * 80, add_special=False, parse_special=False)[:n_tokens]
+    session.prefill(0, ids, session.open_sampler(GREEDY, None), use_mtp=True)
+    sent = {}
+    for width in (1, 8):
+        for _ in range(4):
+            before = counts()[3]
+            session.cycle([Ask(0, width, 8)])
+            sent[width] = counts()[3] - before
+    session.close()
+    return sent
 
 
 if __name__ == "__main__":

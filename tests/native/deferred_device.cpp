@@ -2,12 +2,14 @@
 //
 // A GPU reads the memory that an asynchronous call was given at some time between the call and the next wait. This one
 // always reads at the wait, and copies that do not go through its stream at once, so that whoever fills in memory again
-// too early, or reads too early, gets wrong values each time and not once in a thousand. It counts waits and copies.
+// too early, or reads too early, gets wrong values each time and not once in a thousand. It counts waits, copies and what
+// the host sends. Its attention names cells, as that of the CPU.
 #include "ggml-backend-impl.h"
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
 #include "ggml.h"
+#include "lucebox-attn-cells.h"
 
 #include <cstdint>
 #include <cstdlib>
@@ -24,6 +26,7 @@ namespace {
 int64_t n_waits    = 0;
 int64_t n_copies   = 0;
 int64_t n_launches = 0;
+int64_t sent_bytes = 0;
 
 struct stream {
     std::deque<std::function<void()>> queue;
@@ -74,6 +77,7 @@ void buffer_memset(ggml_backend_buffer_t, ggml_tensor * tensor, uint8_t value, s
 void buffer_set(ggml_backend_buffer_t, ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
     n_waits++;
     n_copies++;
+    sent_bytes += (int64_t) size;
     std::memcpy((char *) tensor->data + offset, data, size);
 }
 
@@ -129,6 +133,7 @@ void backend_free(ggml_backend_t backend) {
 
 void set_async(ggml_backend_t backend, ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
     n_copies++;
+    sent_bytes += (int64_t) size;
     void * to = (char *) tensor->data + offset;
     stream_of(backend).queue.emplace_back([=] { std::memcpy(to, data, size); });
 }
@@ -300,20 +305,27 @@ ggml_backend_dev_t reg_device(ggml_backend_reg_t reg, size_t) {
     return &device;
 }
 
+void * reg_proc_address(ggml_backend_reg_t, const char * name) {
+    const ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    return std::strcmp(name, LUCEBOX_ATTN_CELLS_ROWS) == 0 ?
+        ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu), name) : nullptr;
+}
+
 } // namespace
 
 extern "C" {
 
 ggml_backend_reg_t ggml_backend_init() {
-    static ggml_backend_reg reg = { GGML_BACKEND_API_VERSION, { reg_name, reg_device_count, reg_device, nullptr }, nullptr };
+    static ggml_backend_reg reg = { GGML_BACKEND_API_VERSION, { reg_name, reg_device_count, reg_device, reg_proc_address }, nullptr };
     return &reg;
 }
 
-// Waits of the host, copies and launched graphs so far, in the whole process.
-void deferred_counts(int64_t counts[3]) {
+// Waits of the host, copies, launched graphs and bytes sent to the device so far, in the whole process.
+void deferred_counts(int64_t counts[4]) {
     counts[0] = n_waits;
     counts[1] = n_copies;
     counts[2] = n_launches;
+    counts[3] = sent_bytes;
 }
 
 // Adds 1, 10 and 100, an input that is filled in anew each time, to a zero on the device, and waits only then.

@@ -94,3 +94,10 @@ def test_graphs_last_longer_on_a_device_and_compute_the_same(run: Run) -> None:
 def test_the_run_that_captures_a_graph_counts_as_a_build(run: Run) -> None:
     of_width = [cycle["built"] for cycle in run("Deferred0")["cycles"] if (cycle["n_seq"], cycle["width"]) == (1, 8)]
     assert of_width == [True, True, False]
+
+
+def test_a_cycle_sends_no_more_behind_a_longer_text(run: Run) -> None:
+    """Which cells a row sees is told in a few numbers; tables and masks would grow with the text."""
+    short, long = run("Deferred0")["sent_bytes"]
+    assert short == long
+    assert max(short.values()) < 1 << 19

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import random
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from _models import WriteModel
 from _parity import f32_pair, open_session
+from _programs import compiler_for
 from test_parity import REFERENCE, largest_difference
 
+import pylucebox
 from pylucebox import SamplingParams
 from pylucebox._model import Model, ModelOptions
 from pylucebox._native_session import NativeSession, SessionOptions
 from pylucebox._session import Ask
 from pylucebox.testing import TinySpec
 
+HERE = Path(__file__).parent
+LIBRARIES = Path(pylucebox.__file__).parent / "lib"
 GREEDY = SamplingParams(temperature=0.0, seed=0, ignore_eos=True)
 # 32 of 300 and more cells are attended to
 SPEC = TinySpec(kind="mixed", indexer_top_k=32)
@@ -118,3 +124,25 @@ def test_a_state_goes_on_where_it_was_saved(model: Model) -> None:
     assert np.isfinite(session.logits(0, 0)).all()
     session.close()
     other.close()
+
+
+@pytest.mark.parametrize("shared_stream", [False, True], ids=["stream-each", "one-stream"])
+def test_cells_may_lie_in_any_order(write_model: WriteModel, tmp_path: Path, shared_stream: bool) -> None:
+    """A block's number tells its cells only while they are in order: not after a rollback or a copy beside others."""
+    vendored = HERE.parents[1] / "vendor" / "llama.cpp"
+    compiler = compiler_for(vendored / "src" / "lucebox-selection.h")
+    program = tmp_path / "cells_in_any_order"
+    folders = [f"-I{vendored / folder}" for folder in ("include", "src", "ggml/include")]
+    command = [compiler, "-std=c++17", *folders, str(HERE / "cells_in_any_order.cpp"), "-o", str(program)]
+    subprocess.run([*command, f"-L{LIBRARIES}", "-lllama", "-lggml-base", f"-Wl,-rpath,{LIBRARIES}"], check=True)
+    path = str(write_model(SPEC).model)
+    printed = [
+        subprocess.run(
+            [program, path, str(int(shared_stream)), named], check=True, capture_output=True, text=True
+        ).stdout.splitlines()
+        for named in ("1", "0")
+    ]
+    assert "names cells 1" in printed[0]
+    assert not any(line.endswith(" 0") or "failed" in line for line in printed[0])
+    assert len(set(printed[0])) > 50
+    assert printed[0] == printed[1]

@@ -82,6 +82,18 @@ Bytes make_data(const Operand & operand, int64_t n_rows, uint64_t seed) {
         case Fill::scores:
             fill_each<float>(data, [&](size_t) { return std::max(0.0f, std::round(8.0f*normal(random))/8.0f); });
             break;
+        case Fill::few_scores:
+            fill_each<float>(data, [&](size_t i) {
+                const float score = (float) (random() % 2);
+                return (int64_t) i % of_row < operand.visible ? score : -INFINITY;
+            });
+            break;
+        case Fill::pool_ranges:
+            fill_each<int32_t>(data, [&](size_t i) {
+                const int32_t range[] = { 1, (int32_t) (operand.visible + (int64_t) i / of_row), 5 };
+                return range[(int64_t) i % of_row];
+            });
+            break;
         case Fill::experts: {
             int32_t * ids = (int32_t *) data.data();
             for (int64_t row = 0; row < rows; ++row) {

@@ -17,6 +17,8 @@ enum class Fill {
     experts,     // I32: a permutation of all experts for each row, of which the first are used
     causal_mask, // F16: 0 for the cells that a row sees, -infinity behind them
     pool_mask,   // the same, of pools
+    pool_ranges, // I32 [3]: from pool 1 on, row by row one more than `visible` of them; cells from 5 on
+    few_scores,  // 0 or 1, and -infinity from `visible` on: hardly any value stands alone
     pools,       // I32: distinct numbers below `visible` in ascending order, as top-k gives them
     cells,       // I32: a permutation of the cells, those of a pool beside each other
     tail,        // I32: numbers below `visible`, or `visible` itself where there is no cell
