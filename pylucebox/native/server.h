@@ -1,5 +1,4 @@
-// The C functions of liblucebox-server: upstream's server, and the mailbox through which width policies on a thread of
-// their own answer it. pylucebox/serve/_native.py declares them for ctypes; keep the two alike.
+// The C functions of liblucebox-server: upstream's server, and the mailbox through which width policies answer it. pylucebox/serve/_native.py declares them for ctypes; keep the two alike.
 #pragma once
 
 #include <stdint.h>
@@ -53,18 +52,19 @@ typedef struct lucebox_server_drafter_params {
 
 // Costs of passes in microseconds; an n_past of 0: not measured.
 typedef struct lucebox_server_costs {
-    double  verify_us[8];
-    double  draft_us[7];
+    double  verify_us[8]; // of so many rows in all; 0 where the slots cannot have equally many
+    double  draft_us[7];  // of chains of so many drafts for each slot; 0 where a pass has no place for these
     double  reject_us;
     double  mtp_prefill_us_per_token;
     int32_t n_past;
+    int32_t on_gpu; // not 0: a GPU took these times
 } lucebox_server_costs;
 
 // Before lucebox_server_main: make drafts with the engine's drafter, where it can; otherwise upstream's makes them.
 LUCEBOX_SERVER_API void lucebox_server_use_drafter(const lucebox_server_drafter_params * params);
 
-// What was measured, from the event LOADED on.
-LUCEBOX_SERVER_API void lucebox_server_get_costs(lucebox_server_costs * out);
+// What passes of `n_active` slots were measured to take, from the event LOADED on.
+LUCEBOX_SERVER_API void lucebox_server_get_costs(int32_t n_active, lucebox_server_costs * out);
 
 // ---- the policy's mailbox ------------------------------------------------------------------------------------------
 
@@ -85,7 +85,8 @@ typedef struct lucebox_server_policy_params {
 enum lucebox_server_event_kind {
     LUCEBOX_SERVER_CLOSED = 0, // the last one
     LUCEBOX_SERVER_LOADED = 1, // the model is there: n_slots, n_draft_max
-    LUCEBOX_SERVER_BEGIN  = 2, // slots[0] begins a reply, n_past tokens long its prompt; answered with the next pass
+    LUCEBOX_SERVER_BEGIN  = 2, // slots[0] begins a reply, n_past tokens long its prompt, of which n_tokens are yet to be
+                               // processed; answered with the next pass, or with `refused`
     LUCEBOX_SERVER_REPORT = 3, // what the pass was; answered with the next pass
     LUCEBOX_SERVER_ASK    = 4, // the drafts of slots[0] so far; answered with the width, and the further drafts to make
 };
@@ -105,6 +106,7 @@ typedef struct lucebox_server_slot {
     int32_t next_width;
     int32_t next_n_draft;
     int32_t next_ask;
+    int32_t refused; // not 0: drafts do not pay for this reply, which is not reported any more
     // the pass that was
     int32_t drafts[LUCEBOX_SERVER_MAX_DRAFT];
     float   probs[LUCEBOX_SERVER_MAX_DRAFT];
@@ -133,6 +135,12 @@ LUCEBOX_SERVER_API void lucebox_server_policy_next(lucebox_server_event * out);
 
 // The answer: the same event with what is asked for filled in.
 LUCEBOX_SERVER_API void lucebox_server_policy_answer(const lucebox_server_event * event);
+
+// While LOADED is dealt with: what is waited for may be asked on the thread that waits, by a call of `answer` with the event
+// in `event`, which is answered in place; 0 when the policy was given up. The policy is asked by one thread at a time. For
+// policies that are known not to hang, where nobody else holds Python's lock; a call that takes longer than the limit is
+// the last one. Both live as long as the process.
+LUCEBOX_SERVER_API void lucebox_server_policy_call(lucebox_server_event * event, int32_t (*answer)(void));
 
 // The policy is given up; the server goes on without it.
 LUCEBOX_SERVER_API void lucebox_server_policy_give_up(const char * reason);

@@ -17,8 +17,9 @@ namespace lucebox {
 // are true. Pairs that a decode completes wait for the next draft. Those of a prompt are written in the model's own graph
 // while it decodes them, or, where that cannot be had, computed by the block right afterwards.
 //
-// What is lost (a slot's text from a file, images) is not made up for: the block's text then begins where the slot goes
-// on. Whatever fails in here costs drafts, never a reply.
+// A reply without drafts is not followed: the model's graph is then that without the block. What is lost (such a reply, a
+// slot's text from a file, images) is not made up for: the block's text then begins where the slot goes on. Whatever fails
+// in here costs drafts, never a reply.
 class server_drafter final : public common_speculative_drafter {
   public:
     // Whether this build's drafts share the noise of samplers that have such.
@@ -37,6 +38,7 @@ class server_drafter final : public common_speculative_drafter {
     void prepare(const common_batch & batch);
 #endif
     bool process(const common_batch & batch) override;
+    void follow(llama_seq_id seq, bool has_drafts) override;
     void draft(std::vector<common_speculative_draft_params> & dparams) override;
     void get_state(llama_seq_id seq, std::vector<uint8_t> & data) override;
     void set_state(llama_seq_id seq, const std::vector<uint8_t> & data) override;
@@ -75,6 +77,7 @@ class server_drafter final : public common_speculative_drafter {
     mtp_drafter           drafter;
     const std::vector<float> no_state; // zeros
     std::vector<text>     texts;
+    std::vector<bool>     followed; // texts that may have drafts
 
     std::string                 no_writer;
     std::unique_ptr<mtp_writer> writer;

@@ -16,17 +16,16 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 constexpr int32_t MAX_ROWS  = MAX_PASS_ROWS;
-constexpr size_t  MAX_QUEUE = 256;                          // events that a policy may be behind
-constexpr int64_t GIVE_UP   = 20;                           // limits without an answer before the policy is given up
 constexpr int64_t MIN_WAIT_US = 100;                        // shorter waits take longer than they say
 constexpr int64_t MAX_WAIT_US = 2000;                       // however long a pass is
 constexpr int64_t WAIT_SHARE  = 50;                         // of a pass is waited for its plan
 constexpr int64_t MOST_HELD   = 8;                          // reports that are kept back until a further one
-constexpr auto    CLOSING   = std::chrono::milliseconds(500);
+constexpr auto    BEGINNING = std::chrono::milliseconds(2); // that a reply waits to hear whether it has drafts
 
 const char * const ACTIVE        = "active";
 const char * const OFF_REQUESTED = "off-requested";
 const char * const POLICY_FAILED = "policy-failed";
+const char * const NOT_WORTH_IT  = "not-worth-it";
 
 // Adds the time of a scope.
 class stopwatch {
@@ -72,105 +71,6 @@ void mailbox::init(const lucebox_server_policy_params & params) {
     server_set_draft_policy(this);
 }
 
-// ---- the policy's thread -------------------------------------------------------------------------------------------
-
-void mailbox::next(lucebox_server_event & out) {
-    std::unique_lock<std::mutex> lock(mutex);
-    posted.wait(lock, [this] { return closing || !queue.empty(); });
-    if (closing) {
-        closed   = true;
-        out      = {};
-        out.kind = LUCEBOX_SERVER_CLOSED;
-        answered.notify_all();
-        return;
-    }
-    out = queue.front();
-    queue.pop_front();
-}
-
-void mailbox::answer(const lucebox_server_event & event) {
-    {
-        std::lock_guard<std::mutex> lock(mutex);
-        done        = event.ticket;
-        answered_at = clock::now();
-        if (event.kind == LUCEBOX_SERVER_ASK) {
-            asked = event;
-        } else if (event.kind != LUCEBOX_SERVER_LOADED) {
-            for (int32_t i = 0; i < event.n_slots; ++i) {
-                const auto & entry = event.slots[i];
-                auto &       slot  = slots.at(entry.slot);
-                if (event.ticket >= slot.first) {
-                    slot.known = event.ticket;
-                    if (!slot.used && slot.next_n_draft > 0 && entry.next_n_draft == 0) {
-                        continue; // what it wanted drafts for, and has paid for, is still to come
-                    }
-                    slot.used         = false;
-                    slot.next_width   = entry.next_width;
-                    slot.next_n_draft = entry.next_n_draft;
-                    slot.next_ask     = entry.next_ask != 0;
-                }
-            }
-        }
-    }
-    answered.notify_all();
-}
-
-void mailbox::give_up(const std::string & text) {
-    {
-        std::lock_guard<std::mutex> lock(mutex);
-        give_up_locked(text);
-        closed = true; // its thread has ended
-    }
-    answered.notify_all();
-}
-
-void mailbox::give_up_locked(const std::string & text) {
-    if (failure.empty()) {
-        failure = text.empty() ? "no reason given" : text;
-        std::fprintf(stderr, "lucebox: the width policy is given up, no drafts from now on: %s\n", failure.c_str());
-    }
-    queue.clear();
-}
-
-bool mailbox::close() {
-    std::unique_lock<std::mutex> lock(mutex);
-    closing = true;
-    posted.notify_all();
-    return !has_policy || answered.wait_for(lock, CLOSING, [this] { return closed; });
-}
-
-// ---- the slots' thread ---------------------------------------------------------------------------------------------
-
-bool mailbox::post(lucebox_server_event & event) {
-    if (!asks_policy() || queue.size() >= MAX_QUEUE) {
-        return false; // one that hangs is not told everything
-    }
-    event.ticket = ++ticket;
-    queue.push_back(event);
-    return true;
-}
-
-// With the lock given back first, so that the thread that wakes does not run into it.
-void mailbox::wake_policy(std::unique_lock<std::mutex> & lock) {
-    if (done >= told) {
-        answered_at = clock::now();
-    }
-    told = ticket;
-    lock.unlock();
-    posted.notify_one();
-}
-
-bool mailbox::is_late() {
-    const int64_t silent_us = done >= told ? 0 : std::chrono::duration_cast<std::chrono::microseconds>(clock::now() - answered_at).count();
-    const bool    late      = silent_us > limit_us;
-    n_late += late && !was_late;
-    was_late = late;
-    if (silent_us > GIVE_UP * limit_us) {
-        give_up_locked("it has not answered for " + std::to_string(silent_us / 1000) + " ms");
-    }
-    return late;
-}
-
 void mailbox::set_drafter(const llama_context * context, const json & description) {
     const std::lock_guard<std::mutex> lock(mutex);
     trunk   = context;
@@ -202,10 +102,13 @@ bool mailbox::loaded(int32_t n_slots, int32_t n_draft_max) {
     return true;
 }
 
-const char * mailbox::begin(int32_t id_slot, int32_t n_others, int32_t n_prompt, int32_t n_left, int32_t width) {
+const char * mailbox::begin(server_draft_reply & reply) {
     std::unique_lock<std::mutex> lock(mutex);
-    auto & slot = slots.at(id_slot);
-    slot.wanted = width != 0 ? width : verify_width;
+    stopwatch watch(spent_ns);
+    auto & slot = slots.at(reply.id_slot);
+    slot.wanted  = reply.width != 0 ? reply.width : verify_width;
+    slot.refused = false;
+    reply.has_drafts = effective && slot.wanted != 1 && (slot.wanted != 0 || asks_policy());
     if (!effective) {
         return reason_code.c_str();
     }
@@ -215,22 +118,31 @@ const char * mailbox::begin(int32_t id_slot, int32_t n_others, int32_t n_prompt,
     lucebox_server_event event = {};
     event.kind     = LUCEBOX_SERVER_BEGIN;
     event.n_slots  = 1;
-    event.n_active = 1 + n_others;
-    event.slots[0].slot      = id_slot;
-    event.slots[0].n_past    = n_prompt;
-    event.slots[0].n_left    = n_left;
+    event.n_active = 1 + reply.n_others;
+    event.slots[0].slot      = reply.id_slot;
+    event.slots[0].n_past    = reply.n_prompt;
+    event.slots[0].n_tokens  = reply.n_to_run;
+    event.slots[0].n_left    = reply.n_left;
     event.slots[0].max_width = max_width;
     slot.next_width   = 1;
     slot.next_n_draft = 0;
     slot.next_ask     = false;
     slot.used         = true;
     slot.first        = ticket + 1;
-    if (post(event)) {
-        slot.posted = event.ticket;
-        wake_policy(lock);
-        return ACTIVE;
+    if (!post(event)) {
+        return asks_policy() ? ACTIVE : POLICY_FAILED;
     }
-    return failure.empty() ? ACTIVE : POLICY_FAILED;
+    slot.posted = event.ticket;
+    if (!answer_here(lock)) {
+        const bool late = is_late();
+        wake_policy(lock);
+        lock.lock();
+        if (!late) {
+            answered.wait_for(lock, BEGINNING, [&] { return slot.known >= slot.posted || !asks_policy(); });
+        }
+    }
+    reply.has_drafts = asks_policy() && !slot.refused;
+    return reply.has_drafts ? ACTIVE : asks_policy() ? NOT_WORTH_IT : POLICY_FAILED;
 }
 
 void mailbox::plan(server_draft_pass & pass) {
@@ -247,7 +159,7 @@ void mailbox::plan(server_draft_pass & pass) {
     const auto is_known = [&] {
         return std::all_of(pass.cycles.begin(), pass.cycles.end(), [&](const auto & cycle) {
             const auto & slot = slots.at(cycle.id_slot);
-            return slot.wanted != 0 || slot.known >= slot.posted;
+            return slot.wanted != 0 || slot.refused || slot.known >= slot.posted;
         });
     };
     if (policy && !is_known()) {
@@ -285,7 +197,7 @@ std::vector<mailbox::planned> mailbox::plan_each(const server_draft_pass & pass,
             plan.widest  = std::min(slot.wanted, plan.widest);
             plan.width   = plan.widest;
             plan.n_draft = plan.width - 1;
-        } else if (policy) {
+        } else if (policy && !slot.refused) {
             slot.used    = true;
             plan.width   = std::clamp(slot.next_width, 1, plan.widest);
             plan.n_draft = std::clamp(slot.next_n_draft, plan.width - 1, plan.widest - 1);
@@ -328,14 +240,16 @@ int32_t mailbox::more(int32_t id_slot, const std::vector<float> & probs) {
     if (wait_left_us <= 0 || !post(event)) {
         return 0;
     }
-    wake_policy(lock);
-    lock.lock();
-    // this answer is worth a wait: without it there are no more drafts, and these are verified as planned
-    const auto start    = clock::now();
     const auto is_there = [&] { return asked.ticket == event.ticket; };
-    const bool in_time  = answered.wait_for(lock, std::chrono::microseconds(wait_left_us), is_there);
-    wait_left_us -= std::chrono::duration_cast<std::chrono::microseconds>(clock::now() - start).count();
-    if (!in_time) {
+    if (!answer_here(lock)) {
+        wake_policy(lock);
+        lock.lock();
+        // this answer is worth a wait: without it there are no more drafts, and these are verified as planned
+        const auto start = clock::now();
+        answered.wait_for(lock, std::chrono::microseconds(wait_left_us), is_there);
+        wait_left_us -= std::chrono::duration_cast<std::chrono::microseconds>(clock::now() - start).count();
+    }
+    if (!is_there()) {
         return 0;
     }
     slot.n_verify = std::clamp(asked.slots[0].next_width, 1, slot.widest) - 1;
@@ -373,7 +287,7 @@ void mailbox::report(const server_draft_pass & pass) {
         }
         slot.n_pass_of_width[std::min(cycle.n_verify, LUCEBOX_SERVER_MAX_DRAFT)]++;
         slot.n_pass_of_tokens[std::min<size_t>(cycle.tokens.size() - 1, LUCEBOX_SERVER_MAX_DRAFT)]++;
-        if (slot.wanted == 0 && pass.cycles.size() <= LUCEBOX_SERVER_MAX_SLOTS) {
+        if (slot.wanted == 0 && !slot.refused && pass.cycles.size() <= LUCEBOX_SERVER_MAX_SLOTS) {
             auto & entry = event.slots[event.n_slots++];
             entry.slot       = cycle.id_slot;
             entry.width      = cycle.n_verify + 1;
@@ -390,41 +304,25 @@ void mailbox::report(const server_draft_pass & pass) {
         for (int32_t i = 0; i < event.n_slots; ++i) {
             slots[event.slots[i].slot].posted = event.ticket;
         }
-        if (!may_hold(pass)) {
+        const bool may_wait = !ends_one(pass) && ticket - told < MOST_HELD; // and be told of with the next
+        if (awaits_answer(pass) ? !answer_here(lock) : !may_wait) {
             wake_policy(lock);
         }
     }
 }
 
-// Nothing was drafted nor is to be, and the next pass would not wait for an answer.
-bool mailbox::may_hold(const server_draft_pass & pass) const {
-    if (ticket - told >= MOST_HELD || pass_us / WAIT_SHARE >= MIN_WAIT_US) {
-        return false;
-    }
-    return std::all_of(pass.cycles.begin(), pass.cycles.end(), [this](const auto & cycle) {
+bool mailbox::ends_one(const server_draft_pass & pass) const {
+    return std::any_of(pass.cycles.begin(), pass.cycles.end(), [](const auto & cycle) {
+        return cycle.n_left >= 0 && cycle.n_left <= (int32_t) cycle.tokens.size();
+    });
+}
+
+// Drafts were made or are to be, or passes are so long that a fair part of one is waited for a better plan.
+bool mailbox::awaits_answer(const server_draft_pass & pass) const {
+    return pass_us / WAIT_SHARE >= MIN_WAIT_US || std::any_of(pass.cycles.begin(), pass.cycles.end(), [this](const auto & cycle) {
         const auto & slot = slots.at(cycle.id_slot);
-        const bool   goes_on = cycle.n_left < 0 || cycle.n_left > (int32_t) cycle.tokens.size();
-        return goes_on && cycle.drafts.empty() && slot.next_width == 1 && slot.next_n_draft == 0;
+        return !cycle.drafts.empty() || slot.next_width > 1 || slot.next_n_draft > 0;
     });
 }
 
 } // namespace lucebox
-
-extern "C" {
-
-void lucebox_server_policy_init(const lucebox_server_policy_params * params) {
-    lucebox::policy_mailbox().init(*params);
-}
-
-void lucebox_server_policy_next(lucebox_server_event * out) {
-    lucebox::policy_mailbox().next(*out);
-}
-
-void lucebox_server_policy_answer(const lucebox_server_event * event) {
-    lucebox::policy_mailbox().answer(*event);
-}
-
-void lucebox_server_policy_give_up(const char * reason) {
-    lucebox::policy_mailbox().give_up(reason);
-}
-}

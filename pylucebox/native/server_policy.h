@@ -1,4 +1,4 @@
-// The width policy's side of the server: fixed widths are decided here, others by a policy on a thread of its own.
+// The width policy's side of the server: fixed widths are decided here, others by a policy in Python.
 #pragma once
 
 #include "server.h"
@@ -14,19 +14,22 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace lucebox {
 
 class build_watch;
 
-// The slots' thread posts what a pass was, and the policy answers with what the next one shall be while the server is at
-// other work. If the answer is not there when the next pass begins, the last one holds; the wait for it is a small part of
-// the time of a pass. So neither an error of the policy nor one that never answers, even one that holds Python's lock, can
-// stop generation: after a while without an answer there are no drafts, and after a long while it is given up.
+// The slots' thread posts what a pass was, and the policy answers with what the next one shall be, in one of two ways.
 //
-// To wake a thread takes longer than to tell it something. Where passes are short and the policy wants no drafts, it is
-// told of several at once.
+// Any policy has a thread of its own, and answers while the server is at other work. If the answer is not there when the next
+// pass begins, the last one holds; the wait for it is a small part of the time of a pass. So neither an error of the policy
+// nor one that never answers, even one that holds Python's lock, can stop generation: after a while without an answer there
+// are no drafts, and after a long while it is given up. To wake a thread takes longer than to tell it something. Where passes
+// are short and the policy wants no drafts, it is told of several at once.
+//
+// A policy that is known to answer is called on the slots' thread for what that waits for: nobody has to be woken.
 class mailbox final : public server_draft_policy {
   public:
     mailbox();
@@ -38,6 +41,7 @@ class mailbox final : public server_draft_policy {
     void next(lucebox_server_event & out);
     void answer(const lucebox_server_event & event);
     void give_up(const std::string & reason);
+    void use_call(lucebox_server_event * event, int32_t (*call)());
 
     // Who makes the drafts for a context, for people; and the model whose runs are counted.
     void set_drafter(const llama_context * trunk, const common_json & description);
@@ -46,7 +50,7 @@ class mailbox final : public server_draft_policy {
     bool close();
 
     bool         loaded(int32_t n_slots, int32_t n_draft_max) override;
-    const char * begin(int32_t id_slot, int32_t n_others, int32_t n_prompt, int32_t n_left, int32_t width) override;
+    const char * begin(server_draft_reply & reply) override;
     void         plan(server_draft_pass & pass) override;
     int32_t      more(int32_t id_slot, const std::vector<float> & probs) override;
     void         trim(server_draft_pass & pass) override;
@@ -68,6 +72,7 @@ class mailbox final : public server_draft_policy {
         int32_t next_n_draft = 0;
         bool    next_ask     = false;
         bool    used         = true; // a pass was planned with these
+        bool    refused      = false; // no drafts for this reply
 
         // counted over the life of the server
         uint64_t n_pass_of_width[LUCEBOX_SERVER_MAX_DRAFT + 1]  = {};
@@ -78,7 +83,8 @@ class mailbox final : public server_draft_policy {
     // all of these with the lock
     bool    post(lucebox_server_event & event); // false if the policy is given up, or too far behind
     bool    is_late();                          // it has not answered for longer than the limit
-    bool    may_hold(const server_draft_pass & pass) const; // the report of a pass can wait for the next ones
+    bool    awaits_answer(const server_draft_pass & pass) const; // the next pass does
+    bool    ends_one(const server_draft_pass & pass) const;      // a reply has all its tokens
     void    give_up_locked(const std::string & reason);
 
     // what each cycle of a pass is planned to do
@@ -90,7 +96,9 @@ class mailbox final : public server_draft_policy {
     std::vector<planned> plan_each(const server_draft_pass & pass, bool policy);
     void                 make_room(const server_draft_pass & pass, std::vector<planned> & plans);
 
-    void wake_policy(std::unique_lock<std::mutex> & lock);
+    void take_answer(const lucebox_server_event & event);
+    void wake_policy(std::unique_lock<std::mutex> & lock); // gives the lock back
+    bool answer_here(std::unique_lock<std::mutex> & lock); // all that is posted; false if the policy cannot be called
 
     std::mutex              mutex;
     std::condition_variable posted;
@@ -98,13 +106,17 @@ class mailbox final : public server_draft_policy {
 
     std::deque<lucebox_server_event> queue;
     lucebox_server_event             asked      = {}; // answer to the last ASK
+    lucebox_server_event *           called     = nullptr; // where `call` answers
+    int32_t                          (*call)()  = nullptr; // null: the policy is not called here
+    bool                             busy       = false;   // somebody asks the policy
     int64_t                          ticket     = 0;  // of the last event
     int64_t                          done       = 0;  // of the last event that is dealt with
     int64_t                          told       = 0;  // of the last event that the policy was woken for
     std::chrono::steady_clock::time_point answered_at; // or asked, when nothing was to be answered before
     bool                             was_late   = false;
     bool                             closing    = false;
-    bool                             closed     = false; // the policy's thread took notice
+    bool                             closed     = false; // the policy's thread took notice, or has ended
+    std::thread::id                  policy_thread;
     bool                             has_policy = false;
 
     bool        requested = false;

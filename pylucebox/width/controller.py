@@ -125,6 +125,10 @@ class AdaptiveWidth:
         if costs.source == "sweep":
             self._plain_steps.ask_for_first(costs.verify_us[0])
 
+    def load_joint_costs(self, n_active: int, costs: WidthCosts) -> None:
+        """Take measured costs of cycles of several sequences, after those that `load_costs` takes."""
+        self._book.add(n_active, costs)
+
     def _take(self, costs: WidthCosts | None) -> None:
         """Start on the machine that these costs are from."""
         self._on_gpu = costs is not None and costs.on_gpu
