@@ -79,7 +79,7 @@ typedef struct lucebox_server_policy_params {
     int32_t      require;      // not 0: without a drafter the server does not start
     int32_t      even_drafts;  // not 0: slots that run together draft the same number
     int64_t      limit_us;     // without an answer for so long there are no drafts
-    int64_t      wait_us;      // a pass waits for answers for so long, or a fiftieth of its time if that is more
+    int64_t      wait_us;      // of each pass may be waited for answers, or a 500th of its time if that is more
 } lucebox_server_policy_params;
 
 enum lucebox_server_event_kind {

@@ -68,7 +68,7 @@ std::unique_ptr<common_speculative_drafter> make_drafter(llama_context * trunk, 
             const std::lock_guard<std::mutex> lock(want.mutex);
             want.costs = found;
         }
-        policy_mailbox().set_drafter(trunk, {
+        policy_mailbox().set_drafter(trunk, is_on_gpu(trunk), {
             { "kind", "lucebox" },
             { "draft_chain", made->why_stepwise().empty() },
             { "why_stepwise", made->why_stepwise() },
@@ -80,7 +80,7 @@ std::unique_ptr<common_speculative_drafter> make_drafter(llama_context * trunk, 
         return made;
     } catch (const std::exception & e) {
         std::fprintf(stderr, "lucebox: upstream's loop makes the drafts: %s\n", e.what());
-        policy_mailbox().set_drafter(trunk, { { "kind", "upstream" }, { "reason", e.what() } });
+        policy_mailbox().set_drafter(trunk, is_on_gpu(trunk), { { "kind", "upstream" }, { "reason", e.what() } });
         return nullptr;
     }
 }

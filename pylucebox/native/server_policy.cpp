@@ -17,8 +17,9 @@ using clock = std::chrono::steady_clock;
 
 constexpr int32_t MAX_ROWS  = MAX_PASS_ROWS;
 constexpr int64_t MIN_WAIT_US = 100;                        // shorter waits take longer than they say
-constexpr int64_t MAX_WAIT_US = 2000;                       // however long a pass is
-constexpr int64_t WAIT_SHARE  = 50;                         // of a pass is waited for its plan
+constexpr int64_t MAX_WAIT_US = 2000;                       // that is saved up
+constexpr int64_t WAIT_SHARE  = 500;                        // of a pass may be waited for its policy, or `wait_us`
+constexpr int64_t SHORT_US    = 5000;                       // pass in which to wake a thread is much
 constexpr int64_t MOST_HELD   = 8;                          // reports that are kept back until a further one
 constexpr auto    BEGINNING = std::chrono::milliseconds(2); // that a reply waits to hear whether it has drafts
 
@@ -26,6 +27,10 @@ const char * const ACTIVE        = "active";
 const char * const OFF_REQUESTED = "off-requested";
 const char * const POLICY_FAILED = "policy-failed";
 const char * const NOT_WORTH_IT  = "not-worth-it";
+
+int64_t us_since(clock::time_point start) {
+    return std::chrono::duration_cast<std::chrono::microseconds>(clock::now() - start).count();
+}
 
 // Adds the time of a scope.
 class stopwatch {
@@ -67,13 +72,14 @@ void mailbox::init(const lucebox_server_policy_params & params) {
     require      = params.require != 0;
     even         = params.even_drafts != 0;
     limit_us     = params.limit_us;
-    min_wait_us  = params.wait_us;
+    wait_us      = params.wait_us;
     server_set_draft_policy(this);
 }
 
-void mailbox::set_drafter(const llama_context * context, const json & description) {
+void mailbox::set_drafter(const llama_context * context, bool is_on_gpu, const json & description) {
     const std::lock_guard<std::mutex> lock(mutex);
     trunk   = context;
+    on_gpu  = is_on_gpu;
     drafter = description;
     runs.reset();
 }
@@ -155,7 +161,7 @@ void mailbox::plan(server_draft_pass & pass) {
     }
 
     const bool policy = asks_policy() && !is_late();
-    wait_left_us = std::max(min_wait_us, std::min(pass_us / WAIT_SHARE, MAX_WAIT_US));
+    account_us = std::min(account_us + std::max(wait_us, pass_us / WAIT_SHARE), std::max(MAX_WAIT_US, wait_us));
     const auto is_known = [&] {
         return std::all_of(pass.cycles.begin(), pass.cycles.end(), [&](const auto & cycle) {
             const auto & slot = slots.at(cycle.id_slot);
@@ -163,11 +169,12 @@ void mailbox::plan(server_draft_pass & pass) {
         });
     };
     if (policy && !is_known()) {
-        // the last plan will do, so that where passes are short nobody waits
-        const int64_t wait_us = std::min(pass_us / WAIT_SHARE, MAX_WAIT_US);
-        if (wait_us < MIN_WAIT_US || !answered.wait_for(lock, std::chrono::microseconds(wait_us), is_known)) {
+        // the last plan will do where there is no time to wait for a better one
+        const auto start = clock::now();
+        if (!is_awaited || account_us < MIN_WAIT_US || !answered.wait_for(lock, std::chrono::microseconds(account_us), is_known)) {
             n_old++;
         }
+        account_us -= us_since(start);
     }
 
     auto plans = plan_each(pass, policy);
@@ -237,18 +244,18 @@ int32_t mailbox::more(int32_t id_slot, const std::vector<float> & probs) {
     entry.max_width  = slot.widest;
     entry.next_width = slot.n_verify + 1;
     entry.n_drafted  = copy_some(probs, entry.probs, LUCEBOX_SERVER_MAX_DRAFT);
-    if (wait_left_us <= 0 || !post(event)) {
+    if (account_us <= 0 || !post(event)) {
         return 0;
     }
+    // this answer is worth a wait: without it there are no more drafts, and these are verified as planned
+    const auto start    = clock::now();
     const auto is_there = [&] { return asked.ticket == event.ticket; };
     if (!answer_here(lock)) {
         wake_policy(lock);
         lock.lock();
-        // this answer is worth a wait: without it there are no more drafts, and these are verified as planned
-        const auto start = clock::now();
-        answered.wait_for(lock, std::chrono::microseconds(wait_left_us), is_there);
-        wait_left_us -= std::chrono::duration_cast<std::chrono::microseconds>(clock::now() - start).count();
+        answered.wait_for(lock, std::chrono::microseconds(std::max(account_us, MIN_WAIT_US)), is_there);
     }
+    account_us -= us_since(start);
     if (!is_there()) {
         return 0;
     }
@@ -304,24 +311,35 @@ void mailbox::report(const server_draft_pass & pass) {
         for (int32_t i = 0; i < event.n_slots; ++i) {
             slots[event.slots[i].slot].posted = event.ticket;
         }
-        const bool may_wait = !ends_one(pass) && ticket - told < MOST_HELD; // and be told of with the next
-        if (awaits_answer(pass) ? !answer_here(lock) : !may_wait) {
+        is_awaited          = pass_us >= SHORT_US || drafts(pass);
+        const bool may_hold = !is_awaited && !ends_one(pass) && ticket - told < MOST_HELD; // and be told of with the next
+        if (!may_hold && !(is_awaited && answer_in_time(lock))) {
             wake_policy(lock);
         }
     }
 }
 
-bool mailbox::ends_one(const server_draft_pass & pass) const {
-    return std::any_of(pass.cycles.begin(), pass.cycles.end(), [](const auto & cycle) {
-        return cycle.n_left >= 0 && cycle.n_left <= (int32_t) cycle.tokens.size();
+// Where a GPU computes, the caches of this thread are warm, and the policy is done before another thread would be awake.
+// Behind a pass on the CPU it takes several times as long, and would better do so beside the next pass.
+bool mailbox::answer_in_time(std::unique_lock<std::mutex> & lock) {
+    const auto start = clock::now();
+    if (!on_gpu || account_us <= 0 || !answer_here(lock)) {
+        return false;
+    }
+    account_us -= us_since(start);
+    return true;
+}
+
+bool mailbox::drafts(const server_draft_pass & pass) const {
+    return std::any_of(pass.cycles.begin(), pass.cycles.end(), [this](const auto & cycle) {
+        const auto & slot = slots.at(cycle.id_slot);
+        return !cycle.drafts.empty() || slot.next_width > 1 || slot.next_n_draft > 0;
     });
 }
 
-// Drafts were made or are to be, or passes are so long that a fair part of one is waited for a better plan.
-bool mailbox::awaits_answer(const server_draft_pass & pass) const {
-    return pass_us / WAIT_SHARE >= MIN_WAIT_US || std::any_of(pass.cycles.begin(), pass.cycles.end(), [this](const auto & cycle) {
-        const auto & slot = slots.at(cycle.id_slot);
-        return !cycle.drafts.empty() || slot.next_width > 1 || slot.next_n_draft > 0;
+bool mailbox::ends_one(const server_draft_pass & pass) const {
+    return std::any_of(pass.cycles.begin(), pass.cycles.end(), [](const auto & cycle) {
+        return cycle.n_left >= 0 && cycle.n_left <= (int32_t) cycle.tokens.size();
     });
 }
 

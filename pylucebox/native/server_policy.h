@@ -24,7 +24,7 @@ class build_watch;
 // The slots' thread posts what a pass was, and the policy answers with what the next one shall be, in one of two ways.
 //
 // Any policy has a thread of its own, and answers while the server is at other work. If the answer is not there when the next
-// pass begins, the last one holds; the wait for it is a small part of the time of a pass. So neither an error of the policy
+// pass begins, the last one holds. Waits are paid from an account, into which each pass pays a small part of its time. So neither an error of the policy
 // nor one that never answers, even one that holds Python's lock, can stop generation: after a while without an answer there
 // are no drafts, and after a long while it is given up. To wake a thread takes longer than to tell it something. Where passes
 // are short and the policy wants no drafts, it is told of several at once.
@@ -43,8 +43,8 @@ class mailbox final : public server_draft_policy {
     void give_up(const std::string & reason);
     void use_call(lucebox_server_event * event, int32_t (*call)());
 
-    // Who makes the drafts for a context, for people; and the model whose runs are counted.
-    void set_drafter(const llama_context * trunk, const common_json & description);
+    // Who makes the drafts for a context, for people; the model whose runs are counted, and whether a GPU runs it.
+    void set_drafter(const llama_context * trunk, bool on_gpu, const common_json & description);
 
     // Tells the policy's thread that it is over; false if it does not take notice.
     bool close();
@@ -83,7 +83,7 @@ class mailbox final : public server_draft_policy {
     // all of these with the lock
     bool    post(lucebox_server_event & event); // false if the policy is given up, or too far behind
     bool    is_late();                          // it has not answered for longer than the limit
-    bool    awaits_answer(const server_draft_pass & pass) const; // the next pass does
+    bool    drafts(const server_draft_pass & pass) const;        // some were made, or are to be in the next one
     bool    ends_one(const server_draft_pass & pass) const;      // a reply has all its tokens
     void    give_up_locked(const std::string & reason);
 
@@ -98,6 +98,7 @@ class mailbox final : public server_draft_policy {
 
     void take_answer(const lucebox_server_event & event);
     void wake_policy(std::unique_lock<std::mutex> & lock); // gives the lock back
+    bool answer_in_time(std::unique_lock<std::mutex> & lock); // so that the next pass need not wait
     bool answer_here(std::unique_lock<std::mutex> & lock); // all that is posted; false if the policy cannot be called
 
     std::mutex              mutex;
@@ -130,8 +131,10 @@ class mailbox final : public server_draft_policy {
     int32_t     verify_width = 1;
     int32_t     max_width    = 1;
     int64_t     limit_us     = 0;
-    int64_t     min_wait_us  = 0;
-    int64_t     wait_left_us = 0; // that this pass may still wait for answers
+    int64_t     wait_us      = 0;
+    int64_t     account_us   = 0;     // that may be waited for answers
+    bool        is_awaited   = false; // the answer to the last report is
+    bool        on_gpu       = false;
 
     std::vector<slot_state> slots;
     int64_t                 pass_us  = 0; // of the last pass

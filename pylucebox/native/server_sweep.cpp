@@ -78,9 +78,7 @@ class sweep {
                 out.draft_us[i] = std::max(out.draft_us[i], out.draft_us[i - 1]); // a longer chain costs no less
             }
         }
-        const llama_model *      model  = llama_get_model(trunk);
-        const ggml_backend_dev_t device = model->dev_layer(model->hparams.n_layer() - 1);
-        out.on_gpu = ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU;
+        out.on_gpu = is_on_gpu(trunk);
         out.n_past = n_past;
     }
 
@@ -198,6 +196,13 @@ class sweep {
 };
 
 } // namespace
+
+// The last layers are the first that go there.
+bool is_on_gpu(const llama_context * trunk) {
+    const llama_model *      model  = llama_get_model(trunk);
+    const ggml_backend_dev_t device = model->dev_layer((int) model->hparams.n_layer() - 1);
+    return ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU;
+}
 
 void measure_costs(llama_context * trunk, server_drafter & drafter, costs_by_slots & out) {
     out                  = {};

@@ -35,8 +35,8 @@ AT_ONCE: Final[tuple[type, ...]] = (AdaptiveWidth, FixedWidth)
 LIMIT_MS: Final = 100
 """Without an answer for so long there are no drafts. One takes well below 0.1 ms; a busy machine can be this late."""
 
-WAIT_US: Final = 100
-"""A pass waits for so long for a policy that looks at its drafts, or for a fiftieth of its time if that is more."""
+WAIT_US: Final = 20
+"""What a pass may wait for its policy on average, if a 500th of its time is not more. Waking it comes on top."""
 
 _UNLIMITED: Final = 2**31 - 1
 

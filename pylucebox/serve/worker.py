@@ -59,7 +59,7 @@ def serve(
     limit_ms
         Without an answer of the policy for so long there are no drafts.
     wait_us
-        A pass waits for so long for a policy that looks at its drafts, or for a fiftieth of its time.
+        Passes wait for so long for the policy on average, or for a 500th of their time.
     at_once
         Types of policies that are known to answer within microseconds, see `PolicyHost`.
     before_accept
