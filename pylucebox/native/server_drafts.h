@@ -33,12 +33,13 @@ class server_drafter final : public common_speculative_drafter {
     server_drafter(llama_context * trunk, llama_context * mtp, uint32_t n_seq, int32_t n_max, bool chained);
 
 #ifdef COMMON_SPECULATIVE_PREPARE
+    void follow(llama_seq_id seq, bool has_drafts) override;
     void prepare(const common_batch & batch) override;
-#else // of a prefix of the series: nobody calls it
+#else // of a prefix of the series: nobody calls them
+    void follow(llama_seq_id seq, bool has_drafts);
     void prepare(const common_batch & batch);
 #endif
     bool process(const common_batch & batch) override;
-    void follow(llama_seq_id seq, bool has_drafts) override;
     void draft(std::vector<common_speculative_draft_params> & dparams) override;
     void get_state(llama_seq_id seq, std::vector<uint8_t> & data) override;
     void set_state(llama_seq_id seq, const std::vector<uint8_t> & data) override;
