@@ -28,10 +28,6 @@ const char * const OFF_REQUESTED = "off-requested";
 const char * const POLICY_FAILED = "policy-failed";
 const char * const NOT_WORTH_IT  = "not-worth-it";
 
-int64_t us_since(clock::time_point start) {
-    return std::chrono::duration_cast<std::chrono::microseconds>(clock::now() - start).count();
-}
-
 // Adds the time of a scope.
 class stopwatch {
   public:
@@ -151,6 +147,12 @@ const char * mailbox::begin(server_draft_reply & reply) {
     return reply.has_drafts ? ACTIVE : asks_policy() ? NOT_WORTH_IT : POLICY_FAILED;
 }
 
+// What the slots' thread waited for since `start`. A hiccup is not paid off for long.
+void mailbox::pay(clock::time_point start) {
+    const auto us = std::chrono::duration_cast<std::chrono::microseconds>(clock::now() - start).count();
+    account_us    = std::max(account_us - us, -MAX_WAIT_US);
+}
+
 void mailbox::plan(server_draft_pass & pass) {
     std::unique_lock<std::mutex> lock(mutex);
     stopwatch watch(spent_ns);
@@ -174,7 +176,7 @@ void mailbox::plan(server_draft_pass & pass) {
         if (!is_awaited || account_us < MIN_WAIT_US || !answered.wait_for(lock, std::chrono::microseconds(account_us), is_known)) {
             n_old++;
         }
-        account_us -= us_since(start);
+        pay(start);
     }
 
     auto plans = plan_each(pass, policy);
@@ -255,7 +257,7 @@ int32_t mailbox::more(int32_t id_slot, const std::vector<float> & probs) {
         lock.lock();
         answered.wait_for(lock, std::chrono::microseconds(std::max(account_us, MIN_WAIT_US)), is_there);
     }
-    account_us -= us_since(start);
+    pay(start);
     if (!is_there()) {
         return 0;
     }
@@ -326,7 +328,7 @@ bool mailbox::answer_in_time(std::unique_lock<std::mutex> & lock) {
     if (!on_gpu || account_us <= 0 || !answer_here(lock)) {
         return false;
     }
-    account_us -= us_since(start);
+    pay(start);
     return true;
 }
 

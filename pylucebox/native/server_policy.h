@@ -98,6 +98,7 @@ class mailbox final : public server_draft_policy {
 
     void take_answer(const lucebox_server_event & event);
     void wake_policy(std::unique_lock<std::mutex> & lock); // gives the lock back
+    void pay(std::chrono::steady_clock::time_point start);
     bool answer_in_time(std::unique_lock<std::mutex> & lock); // so that the next pass need not wait
     bool answer_here(std::unique_lock<std::mutex> & lock); // all that is posted; false if the policy cannot be called
 
