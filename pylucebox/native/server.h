@@ -85,10 +85,11 @@ typedef struct lucebox_server_policy_params {
 enum lucebox_server_event_kind {
     LUCEBOX_SERVER_CLOSED = 0, // the last one
     LUCEBOX_SERVER_LOADED = 1, // the model is there: n_slots, n_draft_max
-    LUCEBOX_SERVER_BEGIN  = 2, // slots[0] begins a reply, n_past tokens long its prompt, of which n_tokens are yet to be
-                               // processed; answered with the next pass, or with `refused`
+    LUCEBOX_SERVER_BEGIN  = 2, // slots[0] begins a reply, n_past tokens long its prompt; answered with the next pass
     LUCEBOX_SERVER_REPORT = 3, // what the pass was; answered with the next pass
     LUCEBOX_SERVER_ASK    = 4, // the drafts of slots[0] so far; answered with the width, and the further drafts to make
+    LUCEBOX_SERVER_WORTH  = 5, // slots[0] is to begin a reply, n_tokens of its prompt are to be processed: is that to have
+                               // drafts? Comes before events that were posted earlier.
 };
 
 typedef struct lucebox_server_slot {
@@ -101,12 +102,12 @@ typedef struct lucebox_server_slot {
     // what is known of the next one
     int32_t n_past;
     int32_t n_left; // tokens it may still produce, -1: no limit
-    int32_t max_width;
+    int32_t max_width; // 0: its request has decided on it, nobody plans
     // the answer: rows to verify, drafts to make, and whether to ask before they are verified
     int32_t next_width;
     int32_t next_n_draft;
     int32_t next_ask;
-    int32_t refused; // not 0: drafts do not pay for this reply, which is not reported any more
+    int32_t refused; // not 0: drafts do not pay for the reply
     // the pass that was
     int32_t drafts[LUCEBOX_SERVER_MAX_DRAFT];
     float   probs[LUCEBOX_SERVER_MAX_DRAFT];
@@ -118,7 +119,7 @@ typedef struct lucebox_server_event {
     int64_t draft_us;
     int64_t verify_us;
     int32_t kind;
-    int32_t n_active; // slots that take part in the pass, or generate
+    int32_t n_active; // slots that take part in the pass; for BEGIN with this one those whose replies have drafts
     int32_t n_rows;
     int32_t graph_built;
     int32_t with_prompt;

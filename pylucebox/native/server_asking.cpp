@@ -1,5 +1,6 @@
 #include "server_policy.h"
 
+#include <algorithm>
 #include <cstdio>
 
 // Asking the policy: what its thread does, and what the slots' thread does to be answered.
@@ -44,17 +45,17 @@ void mailbox::answer(const lucebox_server_event & event) {
 }
 
 void mailbox::take_answer(const lucebox_server_event & event) {
-    done        = event.ticket;
+    done        = std::max(done, event.ticket);
     answered_at = clock::now();
-    if (event.kind == LUCEBOX_SERVER_ASK) {
+    if (event.kind == LUCEBOX_SERVER_ASK || event.kind == LUCEBOX_SERVER_WORTH) {
         asked = event;
         return;
     }
     for (int32_t i = 0; event.kind != LUCEBOX_SERVER_LOADED && i < event.n_slots; ++i) {
         const auto & entry = event.slots[i];
         auto &       slot  = slots.at(entry.slot);
-        if (event.ticket < slot.first) {
-            continue; // that reply is over
+        if (event.ticket < slot.first || slot.wanted != 0) {
+            continue; // that reply is over, or was never planned
         }
         slot.known = event.ticket;
         if (!slot.used && slot.next_n_draft > 0 && entry.next_n_draft == 0) {
@@ -64,7 +65,6 @@ void mailbox::take_answer(const lucebox_server_event & event) {
         slot.next_width   = entry.next_width;
         slot.next_n_draft = entry.next_n_draft;
         slot.next_ask     = entry.next_ask != 0;
-        slot.refused      = entry.refused != 0;
     }
 }
 
@@ -100,12 +100,12 @@ bool mailbox::close() {
 
 // ---- the slots' thread ---------------------------------------------------------------------------------------------
 
-bool mailbox::post(lucebox_server_event & event) {
+bool mailbox::post(lucebox_server_event & event, bool first) {
     if (!asks_policy() || queue.size() >= MAX_QUEUE) {
         return false; // one that hangs is not told everything
     }
     event.ticket = ++ticket;
-    queue.push_back(event);
+    queue.insert(first ? queue.begin() : queue.end(), event);
     return true;
 }
 
@@ -119,13 +119,15 @@ void mailbox::wake_policy(std::unique_lock<std::mutex> & lock) {
     posted.notify_one();
 }
 
-bool mailbox::answer_here(std::unique_lock<std::mutex> & lock) {
+bool mailbox::answer_here(std::unique_lock<std::mutex> & lock, size_t n_most) {
     if (!call || busy) {
         return false;
     }
     busy = true;
-    told = ticket;
-    while (!queue.empty() && asks_policy()) {
+    if (n_most >= queue.size()) {
+        told = ticket;
+    }
+    for (; n_most > 0 && !queue.empty() && asks_policy(); --n_most) {
         *called = queue.front();
         queue.pop_front();
         const auto start = clock::now();
@@ -141,8 +143,8 @@ bool mailbox::answer_here(std::unique_lock<std::mutex> & lock) {
         }
     }
     busy = false;
-    if (!queue.empty()) {
-        posted.notify_one();
+    if (!queue.empty() && queue.front().ticket <= told) {
+        posted.notify_one(); // it may have found the policy busy
     }
     return true;
 }

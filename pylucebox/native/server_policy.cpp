@@ -108,14 +108,19 @@ const char * mailbox::begin(server_draft_reply & reply) {
     std::unique_lock<std::mutex> lock(mutex);
     stopwatch watch(spent_ns);
     auto & slot = slots.at(reply.id_slot);
-    slot.wanted  = reply.width != 0 ? reply.width : verify_width;
-    slot.refused = false;
-    reply.has_drafts = effective && slot.wanted != 1 && (slot.wanted != 0 || asks_policy());
+    slot.wanted      = reply.width != 0 ? reply.width : verify_width;
+    reply.has_drafts = effective && slot.wanted != 1;
     if (!effective) {
         return reason_code.c_str();
     }
     if (slot.wanted != 0) {
         return slot.wanted == 1 ? OFF_REQUESTED : ACTIVE;
+    }
+    const bool is_refused = !is_worth_it(lock, reply);
+    reply.has_drafts      = asks_policy() && !is_refused;
+    if (!reply.has_drafts) {
+        slot.wanted = 1;
+        return is_refused ? NOT_WORTH_IT : POLICY_FAILED;
     }
     lucebox_server_event event = {};
     event.kind     = LUCEBOX_SERVER_BEGIN;
@@ -123,7 +128,6 @@ const char * mailbox::begin(server_draft_reply & reply) {
     event.n_active = 1 + reply.n_others;
     event.slots[0].slot      = reply.id_slot;
     event.slots[0].n_past    = reply.n_prompt;
-    event.slots[0].n_tokens  = reply.n_to_run;
     event.slots[0].n_left    = reply.n_left;
     event.slots[0].max_width = max_width;
     slot.next_width   = 1;
@@ -131,20 +135,34 @@ const char * mailbox::begin(server_draft_reply & reply) {
     slot.next_ask     = false;
     slot.used         = true;
     slot.first        = ticket + 1;
-    if (!post(event)) {
-        return asks_policy() ? ACTIVE : POLICY_FAILED;
+    if (post(event)) {
+        slot.posted = event.ticket;
+        wake_policy(lock); // it has the time of the prompt
     }
-    slot.posted = event.ticket;
-    if (!answer_here(lock)) {
-        const bool late = is_late();
+    return ACTIVE;
+}
+
+// Without an answer in time it is.
+bool mailbox::is_worth_it(std::unique_lock<std::mutex> & lock, const server_draft_reply & reply) {
+    if (reply.n_others > 0 && is_drafting) {
+        return true; // slots that run together draft the same number: without drafts it would keep others from theirs
+    }
+    lucebox_server_event event = {};
+    event.kind    = LUCEBOX_SERVER_WORTH;
+    event.n_slots = 1;
+    event.slots[0].slot     = reply.id_slot;
+    event.slots[0].n_tokens = reply.n_to_run;
+    event.slots[0].n_left   = reply.n_left;
+    if (is_late() || !post(event, /*first=*/true)) {
+        return true;
+    }
+    const auto is_there = [&] { return asked.ticket == event.ticket; };
+    if (!answer_here(lock, 1)) {
         wake_policy(lock);
         lock.lock();
-        if (!late) {
-            answered.wait_for(lock, BEGINNING, [&] { return slot.known >= slot.posted || !asks_policy(); });
-        }
+        answered.wait_for(lock, BEGINNING, [&] { return is_there() || !asks_policy(); });
     }
-    reply.has_drafts = asks_policy() && !slot.refused;
-    return reply.has_drafts ? ACTIVE : asks_policy() ? NOT_WORTH_IT : POLICY_FAILED;
+    return !is_there() || asked.slots[0].refused == 0;
 }
 
 // What the slots' thread waited for since `start`. A hiccup is not paid off for long.
@@ -167,7 +185,7 @@ void mailbox::plan(server_draft_pass & pass) {
     const auto is_known = [&] {
         return std::all_of(pass.cycles.begin(), pass.cycles.end(), [&](const auto & cycle) {
             const auto & slot = slots.at(cycle.id_slot);
-            return slot.wanted != 0 || slot.refused || slot.known >= slot.posted;
+            return slot.wanted != 0 || slot.known >= slot.posted;
         });
     };
     if (policy && !is_known()) {
@@ -183,8 +201,10 @@ void mailbox::plan(server_draft_pass & pass) {
     if (n_active > 1) {
         make_room(pass, plans);
     }
+    is_drafting = false;
     for (int32_t i = 0; i < n_active; ++i) {
         auto & slot = slots[pass.cycles[i].id_slot];
+        is_drafting = is_drafting || plans[i].n_draft > 0;
         pass.cycles[i].n_draft = plans[i].n_draft;
         pass.cycles[i].ask     = slot.ask;
         slot.n_verify = plans[i].width - 1;
@@ -206,7 +226,7 @@ std::vector<mailbox::planned> mailbox::plan_each(const server_draft_pass & pass,
             plan.widest  = std::min(slot.wanted, plan.widest);
             plan.width   = plan.widest;
             plan.n_draft = plan.width - 1;
-        } else if (policy && !slot.refused) {
+        } else if (policy) {
             slot.used    = true;
             plan.width   = std::clamp(slot.next_width, 1, plan.widest);
             plan.n_draft = std::clamp(slot.next_n_draft, plan.width - 1, plan.widest - 1);
@@ -288,6 +308,7 @@ void mailbox::report(const server_draft_pass & pass) {
         n_runs += runs->n_passes();
         runs.reset();
     }
+    int32_t n_planned = 0; // slots whose next pass the policy plans
     for (const auto & cycle : pass.cycles) {
         auto & slot = slots.at(cycle.id_slot);
         event.n_rows += cycle.n_verify + 1;
@@ -296,20 +317,23 @@ void mailbox::report(const server_draft_pass & pass) {
         }
         slot.n_pass_of_width[std::min(cycle.n_verify, LUCEBOX_SERVER_MAX_DRAFT)]++;
         slot.n_pass_of_tokens[std::min<size_t>(cycle.tokens.size() - 1, LUCEBOX_SERVER_MAX_DRAFT)]++;
-        if (slot.wanted == 0 && !slot.refused && pass.cycles.size() <= LUCEBOX_SERVER_MAX_SLOTS) {
+        if (pass.cycles.size() <= LUCEBOX_SERVER_MAX_SLOTS) {
             auto & entry = event.slots[event.n_slots++];
             entry.slot       = cycle.id_slot;
             entry.width      = cycle.n_verify + 1;
             entry.n_accepted = cycle.n_accepted;
             entry.n_past     = cycle.n_past + cycle.tokens.size();
             entry.n_left     = cycle.n_left < 0 ? -1 : std::max(0, cycle.n_left - (int32_t) cycle.tokens.size());
-            entry.max_width  = entry.n_left < 0 ? max_width : std::clamp(entry.n_left, 1, max_width);
             entry.n_drafted  = copy_some(cycle.drafts, entry.drafts, LUCEBOX_SERVER_MAX_DRAFT);
             copy_some(cycle.probs, entry.probs, LUCEBOX_SERVER_MAX_DRAFT);
             entry.n_tokens = copy_some(cycle.tokens, entry.tokens, LUCEBOX_SERVER_MAX_DRAFT + 1);
+            if (slot.wanted == 0) {
+                entry.max_width = entry.n_left < 0 ? max_width : std::clamp(entry.n_left, 1, max_width);
+                n_planned++;
+            }
         }
     }
-    if (event.n_slots > 0 && effective && post(event)) {
+    if (n_planned > 0 && effective && post(event)) {
         for (int32_t i = 0; i < event.n_slots; ++i) {
             slots[event.slots[i].slot].posted = event.ticket;
         }

@@ -72,7 +72,6 @@ class mailbox final : public server_draft_policy {
         int32_t next_n_draft = 0;
         bool    next_ask     = false;
         bool    used         = true; // a pass was planned with these
-        bool    refused      = false; // no drafts for this reply
 
         // counted over the life of the server
         uint64_t n_pass_of_width[LUCEBOX_SERVER_MAX_DRAFT + 1]  = {};
@@ -81,7 +80,8 @@ class mailbox final : public server_draft_policy {
 
     bool asks_policy() const { return has_policy && failure.empty(); }
     // all of these with the lock
-    bool    post(lucebox_server_event & event); // false if the policy is given up, or too far behind
+    bool    post(lucebox_server_event & event, bool first = false); // false if the policy is given up, or too far behind
+    bool    is_worth_it(std::unique_lock<std::mutex> & lock, const server_draft_reply & reply);
     bool    is_late();                          // it has not answered for longer than the limit
     bool    drafts(const server_draft_pass & pass) const;        // some were made, or are to be in the next one
     bool    ends_one(const server_draft_pass & pass) const;      // a reply has all its tokens
@@ -100,14 +100,14 @@ class mailbox final : public server_draft_policy {
     void wake_policy(std::unique_lock<std::mutex> & lock); // gives the lock back
     void pay(std::chrono::steady_clock::time_point start);
     bool answer_in_time(std::unique_lock<std::mutex> & lock); // so that the next pass need not wait
-    bool answer_here(std::unique_lock<std::mutex> & lock); // all that is posted; false if the policy cannot be called
+    bool answer_here(std::unique_lock<std::mutex> & lock, size_t n_most = SIZE_MAX); // what is posted; false if it cannot
 
     std::mutex              mutex;
     std::condition_variable posted;
     std::condition_variable answered;
 
     std::deque<lucebox_server_event> queue;
-    lucebox_server_event             asked      = {}; // answer to the last ASK
+    lucebox_server_event             asked      = {}; // answer to the last ASK or WORTH
     lucebox_server_event *           called     = nullptr; // where `call` answers
     int32_t                          (*call)()  = nullptr; // null: the policy is not called here
     bool                             busy       = false;   // somebody asks the policy
@@ -135,6 +135,7 @@ class mailbox final : public server_draft_policy {
     int64_t     wait_us      = 0;
     int64_t     account_us   = 0;     // that may be waited for answers
     bool        is_awaited   = false; // the answer to the last report is
+    bool        is_drafting  = false; // the last pass was planned to
     bool        on_gpu       = false;
 
     std::vector<slot_state> slots;

@@ -19,6 +19,7 @@ __all__ = [
     "REPORT",
     "SLOT_ANSWER",
     "SLOT_FIELDS",
+    "WORTH",
     "Answer",
     "Costs",
     "DrafterParams",
@@ -32,7 +33,7 @@ __all__ = [
 MAX_SLOTS: Final = 8
 MAX_DRAFT: Final = 7
 
-CLOSED, LOADED, BEGIN, REPORT, ASK = range(5)
+CLOSED, LOADED, BEGIN, REPORT, ASK, WORTH = range(6)
 
 
 class PolicyParams(ctypes.Structure):

@@ -60,8 +60,9 @@ _TOKENS: Final = _native.Slot.tokens.offset // 4
 class PolicyHost:
     """Answers the events of a server with one policy for all slots; the sequences that it is asked about are slots.
 
-    A policy is begun when a reply begins and no other is underway. One that begins beside others is to it a sequence
-    whose context is suddenly another.
+    A policy is begun when a reply begins and no other with drafts is underway. One that begins beside others is to it a
+    sequence whose context is suddenly another. Slots whose requests decide for themselves are observed where they share
+    a pass with others.
 
     Parameters
     ----------
@@ -109,10 +110,12 @@ class PolicyHost:
         for place, slot in zip(places, slots, strict=True):
             if kind == _native.ASK:
                 answer = self._decide(slot)
-            elif kind == _native.BEGIN and self._is_refused(slot, n_active):
-                answer = _REFUSED
+            elif kind == _native.WORTH:
+                answer = _REFUSED if self._is_refused(slot) else _PLAIN
             else:
-                answer = self._plan(slot, n_active)
+                if kind == _native.BEGIN and n_active == 1:
+                    self._policy.begin(self._n_slots, slot[7])
+                answer = self._plan(slot, n_active) if slot[7] else _PLAIN
             _native.SLOT_ANSWER.pack_into(event, place + _ANSWER, *answer)
 
     def _load(self, n_slots: int) -> None:
@@ -129,11 +132,8 @@ class PolicyHost:
             for n_active, joint in costs.items():
                 load_joint_costs(n_active, joint)
 
-    def _is_refused(self, fields: _Fields, n_active: int) -> bool:
-        """Begin a reply, and tell whether it does without drafts."""
-        slot, n_to_run, n_left, widest = fields[0], fields[4], *fields[6:8]
-        if n_active == 1:
-            self._policy.begin(self._n_slots, widest)
+    def _is_refused(self, fields: _Fields) -> bool:
+        slot, n_to_run, n_left = fields[0], fields[4], fields[6]
         if self._drafts is None:
             return False
         reason = self._drafts.worth_drafting(n_to_run, _tokens_left(n_left))

@@ -79,7 +79,7 @@ def loaded(n_slots: int) -> Any:
     return made
 
 
-BEGIN = {"slot": 1, "n_past": 10, "n_tokens": 6, "n_left": 100, "max_width": 8}
+BEGIN = {"slot": 1, "n_past": 10, "n_left": 100, "max_width": 8}
 
 
 def test_slots_are_sequences_of_one_policy() -> None:
@@ -163,16 +163,28 @@ def test_reply_that_is_not_worth_it_is_refused(capsys: pytest.CaptureFixture[str
     log = Log()
     host = PolicyHost(lambda: Deep(log))
     host.handle(loaded(2))
-    begin = event(_native.BEGIN, {**BEGIN, "n_left": 5})
-    host.handle(begin)
-    assert ("worth", (6, 5)) in log.lines  # what is left of its prompt counts
-    answer = begin.slots[0]
-    assert (answer.next_width, answer.next_n_draft, answer.next_ask, answer.refused) == (1, 0, 0, 1)
-    assert "too short" in capsys.readouterr().err
-    host.handle(event(_native.BEGIN, BEGIN, n_active=2))
-    longer = event(_native.BEGIN, BEGIN)
-    host.handle(longer)
-    assert longer.slots[0].refused == 0
+    asked = {"slot": 1, "n_tokens": 6}
+    for n_left, refused in ((5, 1), (50, 0), (-1, 0)):
+        question = event(_native.WORTH, {**asked, "n_left": n_left})
+        host.handle(question)
+        assert question.slots[0].refused == refused
+        assert bool(capsys.readouterr().err) == refused
+    assert [value for what, value in log.lines if what == "worth"] == [(6, 5), (6, 50), (6, 2**31 - 1)]
+    assert not any(what in ("begin", "observe") for what, _ in log.lines)
+
+
+def test_slots_that_decide_for_themselves_are_observed_and_not_planned() -> None:
+    log = Log()
+    host = PolicyHost(log.policy)
+    host.handle(loaded(2))
+    both = [{**BEGIN, "slot": slot, "width": 1, "n_tokens": 1} for slot in (0, 1)]
+    both[0]["max_width"] = 0
+    host.handle(event(_native.REPORT, *both, n_active=2))
+    assert [(what, getattr(value, "seq", None)) for what, value in log.lines] == [
+        ("observe", 0),
+        ("observe", 1),
+        ("choose", 1),
+    ]
 
 
 @pytest.mark.parametrize(
