@@ -108,7 +108,11 @@ const char * mailbox::begin(server_draft_reply & reply) {
     std::unique_lock<std::mutex> lock(mutex);
     stopwatch watch(spent_ns);
     auto & slot = slots.at(reply.id_slot);
-    slot.wanted      = reply.width != 0 ? reply.width : verify_width;
+    slot.wanted       = reply.width != 0 ? reply.width : verify_width;
+    slot.next_width   = 1;
+    slot.next_n_draft = 0;
+    slot.next_ask     = false;
+    slot.used         = true;
     reply.has_drafts = effective && slot.wanted != 1;
     if (!effective) {
         return reason_code.c_str();
@@ -130,11 +134,7 @@ const char * mailbox::begin(server_draft_reply & reply) {
     event.slots[0].n_past    = reply.n_prompt;
     event.slots[0].n_left    = reply.n_left;
     event.slots[0].max_width = max_width;
-    slot.next_width   = 1;
-    slot.next_n_draft = 0;
-    slot.next_ask     = false;
-    slot.used         = true;
-    slot.first        = ticket + 1;
+    slot.first = ticket + 1;
     if (post(event)) {
         slot.posted = event.ticket;
         wake_policy(lock); // it has the time of the prompt
