@@ -308,7 +308,11 @@ void mailbox::report(const server_draft_pass & pass) {
         n_runs += runs->n_passes();
         runs.reset();
     }
-    int32_t n_planned = 0; // slots whose next pass the policy plans
+    const bool is_held = even && std::any_of(pass.cycles.begin(), pass.cycles.end(), [this](const auto & cycle) {
+        return slots.at(cycle.id_slot).wanted == 1; // so that nobody beside it drafts, see share_rows
+    });
+    const int32_t widest    = is_held ? 1 : max_width;
+    int32_t       n_planned = 0; // slots whose next pass the policy plans
     for (const auto & cycle : pass.cycles) {
         auto & slot = slots.at(cycle.id_slot);
         event.n_rows += cycle.n_verify + 1;
@@ -328,7 +332,7 @@ void mailbox::report(const server_draft_pass & pass) {
             copy_some(cycle.probs, entry.probs, LUCEBOX_SERVER_MAX_DRAFT);
             entry.n_tokens = copy_some(cycle.tokens, entry.tokens, LUCEBOX_SERVER_MAX_DRAFT + 1);
             if (slot.wanted == 0) {
-                entry.max_width = entry.n_left < 0 ? max_width : std::clamp(entry.n_left, 1, max_width);
+                entry.max_width = entry.n_left < 0 ? widest : std::clamp(entry.n_left, 1, widest);
                 n_planned++;
             }
         }
