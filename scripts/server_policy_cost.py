@@ -1,11 +1,17 @@
 #!/usr/bin/env python3
 """Measure what a width policy costs a pass of the server, without a model: the hook alone, called many thousand times.
 
-Calls what the server's policy thread calls with made-up reports of passes, one slot or several, and prints its
-processor time for each pass (thread time, so that what else runs on the machine hardly counts; reading that clock is
-taken off). Afterwards, with ``--serve``, what the thread that runs the slots spends on it in a running built-in server,
-as /metrics has it: posting the report, waking the policy and taking over its plan; and the same for a policy that is
-made to believe that drafts pay, so that it looks at them and is waited for.
+Calls what the server calls with made-up reports of passes, one slot or several, and prints its processor time for each
+pass (thread time, so that what else runs on the machine hardly counts; reading that clock is taken off). Afterwards,
+with ``--serve``, what the thread that runs the slots loses to it in a running built-in server: wall time with all
+waiting, as /metrics has it, for one slot and for four, while the adaptive policy
+
+    parked      drafts nothing: the built-in model as it is, mostly
+    counts      drafts by counts alone, made to believe that its steps are those of a fast GPU
+    looks       looks at drafts before they are verified, made to believe that it is on a machine where drafts pay
+    own thread  does the same on a thread of its own, as policies of users do
+
+The four-slot passes of the last three draft the same number for all, and nobody is asked about their drafts.
 
     python scripts/server_policy_cost.py [--passes 20000] [--serve] [--limit-us 50]
 """
@@ -24,6 +30,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pylucebox.serve import _native
@@ -34,7 +41,8 @@ from pylucebox.serve.worker import serve
 from pylucebox.width import AdaptiveWidth, CycleObservation, WidthCosts
 
 PARTS = 20
-SERVE_BELIEVING = "serve-believing"
+PROMPTS = ("def add(a, b):", "The sum is", "a b a b a b", '{"name": "alpha", ')
+SERVE = "serve-as"
 VERIFY_US = (10_000.0, 10_800.0, 11_700.0, 12_600.0, 13_500.0, 14_600.0, 15_800.0, 17_000.0)
 """A machine where drafts pay, so that the policy is at full work."""
 
@@ -54,7 +62,7 @@ def host_of(verify_us: tuple[float, ...], n_slots: int) -> PolicyHost:
         n_past=128,
         source="sweep",
     )
-    host = PolicyHost(AdaptiveWidth, lambda: costs)
+    host = PolicyHost(AdaptiveWidth, lambda: {1: costs})
     loaded = _native.Event(kind=_native.LOADED, n_draft_max=7)
     loaded.n_slots = n_slots
     host.handle(loaded)
@@ -125,35 +133,64 @@ def timed(host: PolicyHost, event: Any) -> int:
 
 
 class Believing(AdaptiveWidth):
-    """Is told that passes take the built-in model the times of a machine where drafts pay."""
+    """Is told that passes take the built-in model the times of another machine, on which drafts pay."""
 
     load_costs = None  # type: ignore[assignment] # what was measured here is not wanted
+    load_joint_costs = None  # type: ignore[assignment]
+    scale = 1.0
+    on_gpu = False
 
     def __init__(self) -> None:
-        times = {"reject_us": 5.0, "mtp_prefill_us_per_token": 0.0, "n_past": 128, "source": "sweep"}
-        super().__init__(WidthCosts(verify_us=VERIFY_US, draft_us=DRAFT_US, **times))
+        super().__init__(
+            WidthCosts(
+                verify_us=tuple(self.scale * us for us in VERIFY_US),
+                draft_us=tuple(self.scale * us for us in DRAFT_US),
+                reject_us=5.0,
+                mtp_prefill_us_per_token=0.0,
+                n_past=128,
+                source="sweep",
+                on_gpu=self.on_gpu,
+            )
+        )
 
     def observe(self, seq: int, observation: CycleObservation) -> None:
         """Learn from a pass with other times."""
-        verify_us = int(VERIFY_US[min(observation.n_rows, 8) - 1])
-        draft_us = int(DRAFT_US[observation.n_drafted - 1]) if observation.n_drafted else 0
+        verify_us = int(self.scale * VERIFY_US[min(observation.n_rows, 8) - 1])
+        draft_us = int(self.scale * DRAFT_US[observation.n_drafted - 1]) if observation.n_drafted else 0
         super().observe(seq, observation._replace(verify_us=verify_us, draft_us=draft_us))
 
 
-def serve_believing(arguments: list[str]) -> int:
-    """Serve with that policy, without a supervisor."""
+class BelievingInGpu(Believing):
+    """The same of a fast GPU."""
+
+    scale = 0.05
+    on_gpu = True
+
+
+POLICIES: dict[str, tuple[type[AdaptiveWidth], bool]] = {
+    "parked": (AdaptiveWidth, True),
+    "counts": (BelievingInGpu, True),
+    "looks": (Believing, True),
+    "own thread": (Believing, False),
+}
+"""By name, with whether the policy is called on the thread that waits for it."""
+
+
+def serve_as(name: str, arguments: list[str]) -> int:
+    """Serve with a policy, without a supervisor."""
+    policy, at_once = POLICIES[name]
     flags = parse_flags(arguments, os.environ)
     launch = plan_launch(flags, flags.port).as_dict()
-    return serve({**launch, "sockets": []}, make_policy=Believing)
+    return serve({**launch, "sockets": []}, make_policy=policy, at_once=(policy,) if at_once else ())
 
 
 @contextlib.contextmanager
-def server(*arguments: str, believing: bool = False) -> Iterator[http.client.HTTPConnection]:
-    """Start a server and yield a connection to it."""
+def server(policy: str | None) -> Iterator[http.client.HTTPConnection]:
+    """Start a server, with no policy or one of `POLICIES`, and yield a connection to it."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    program = [__file__, SERVE_BELIEVING] if believing else ["-m", "pylucebox.serve.main"]
-    call = [sys.executable, *program, "--demo", "--port", str(port), *arguments]
+    program = ["-m", "pylucebox.serve.main", "--verify-width", "1"] if policy is None else [__file__, SERVE, policy]
+    call = [sys.executable, *program, "--demo", "--port", str(port), "--ctx-size", "4096"]
     with subprocess.Popen(call, stderr=subprocess.DEVNULL) as process:
         try:
             link = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
@@ -182,12 +219,24 @@ def metrics(link: http.client.HTTPConnection) -> dict[str, float]:
     }
 
 
-def served_us(link: http.client.HTTPConnection, n_tokens: int) -> float:
-    """Return the mean over the passes of one reply."""
+def served_us(link: http.client.HTTPConnection, n_slots: int, n_tokens: int) -> float:
+    """Return the mean over the passes of replies that run together."""
+
+    def reply(slot: int) -> None:
+        body = {
+            "prompt": PROMPTS[slot],
+            "n_predict": n_tokens,
+            "temperature": 0,
+            "cache_prompt": False,
+            "ignore_eos": True,
+        }
+        with contextlib.closing(http.client.HTTPConnection(link.host, link.port, timeout=120)) as own:
+            own.request("POST", "/completion", json.dumps(body))
+            own.getresponse().read()
+
     before = metrics(link)
-    body = {"prompt": "def add(a, b):", "n_predict": n_tokens, "temperature": 0, "cache_prompt": False}
-    link.request("POST", "/completion", json.dumps(body))
-    link.getresponse().read()
+    with ThreadPoolExecutor(n_slots) as pool:
+        list(pool.map(reply, range(n_slots)))
     after = metrics(link)
     spent_s, n_passes = (
         after[name] - before[name] for name in ("lucebox_policy_seconds_total", "lucebox_passes_total")
@@ -212,16 +261,21 @@ def main() -> int:
                 f"policy, {n_slots} slot(s), {name}: {median:.1f} us of processor time a pass"
                 f" ({min(found):.1f} to {max(found):.1f} in {PARTS} parts)"
             )
-    if options.serve:
-        arms: dict[str, dict[str, Any]] = {"policy": {}, "policy that looks at drafts": {"believing": True}}
-        for name, more in {"no policy": None, **arms}.items():
-            with server("--verify-width", "1") if more is None else server(**more) as link:
-                served_us(link, 400)  # the first reply of a process loads what later ones have
-                found = [served_us(link, 400) for _ in range(PARTS)]
-            median = statistics.median(found)
-            print(f"slots' thread, {name}: {median:.1f} us a pass ({min(found):.1f} to {max(found):.1f})")
+    for name in (None, *POLICIES) if options.serve else ():
+        with server(name) as link:
+            for n_slots in (1, 4):
+                served_us(link, n_slots, 400)  # the first reply of a process loads what later ones have
+                found = [served_us(link, n_slots, 400) for _ in range(PARTS)]
+                median = statistics.median(found)
+                if name != "own thread":
+                    worst = max(worst, median)
+                print(
+                    f"slots' thread, {n_slots} slot(s), {name or 'no policy'}: {median:.1f} us a pass, waiting included"
+                    f" ({min(found):.1f} to {max(found):.1f} in {PARTS} rounds)",
+                    flush=True,
+                )
     return int(options.limit_us is not None and worst > options.limit_us)
 
 
 if __name__ == "__main__":
-    sys.exit(serve_believing(sys.argv[2:]) if sys.argv[1:2] == [SERVE_BELIEVING] else main())
+    sys.exit(serve_as(sys.argv[2], sys.argv[3:]) if sys.argv[1:2] == [SERVE] else main())

@@ -1,5 +1,4 @@
-// The C functions of liblucebox-server: upstream's server, and the mailbox through which width policies on a thread of
-// their own answer it. pylucebox/serve/_native.py declares them for ctypes; keep the two alike.
+// The C functions of liblucebox-server: upstream's server, and the mailbox through which width policies answer it. pylucebox/serve/_native.py declares them for ctypes; keep the two alike.
 #pragma once
 
 #include <stdint.h>
@@ -53,18 +52,19 @@ typedef struct lucebox_server_drafter_params {
 
 // Costs of passes in microseconds; an n_past of 0: not measured.
 typedef struct lucebox_server_costs {
-    double  verify_us[8];
-    double  draft_us[7];
+    double  verify_us[8]; // of so many rows in all; 0 where the slots cannot have equally many
+    double  draft_us[7];  // of chains of so many drafts for each slot; 0 where a pass has no place for these
     double  reject_us;
     double  mtp_prefill_us_per_token;
     int32_t n_past;
+    int32_t on_gpu; // not 0: a GPU took these times
 } lucebox_server_costs;
 
 // Before lucebox_server_main: make drafts with the engine's drafter, where it can; otherwise upstream's makes them.
 LUCEBOX_SERVER_API void lucebox_server_use_drafter(const lucebox_server_drafter_params * params);
 
-// What was measured, from the event LOADED on.
-LUCEBOX_SERVER_API void lucebox_server_get_costs(lucebox_server_costs * out);
+// What passes of `n_active` slots were measured to take, from the event LOADED on.
+LUCEBOX_SERVER_API void lucebox_server_get_costs(int32_t n_active, lucebox_server_costs * out);
 
 // ---- the policy's mailbox ------------------------------------------------------------------------------------------
 
@@ -79,7 +79,7 @@ typedef struct lucebox_server_policy_params {
     int32_t      require;      // not 0: without a drafter the server does not start
     int32_t      even_drafts;  // not 0: slots that run together draft the same number
     int64_t      limit_us;     // without an answer for so long there are no drafts
-    int64_t      wait_us;      // a pass waits for answers for so long, or a fiftieth of its time if that is more
+    int64_t      wait_us;      // of each pass may be waited for answers, or a 500th of its time if that is more
 } lucebox_server_policy_params;
 
 enum lucebox_server_event_kind {
@@ -88,6 +88,8 @@ enum lucebox_server_event_kind {
     LUCEBOX_SERVER_BEGIN  = 2, // slots[0] begins a reply, n_past tokens long its prompt; answered with the next pass
     LUCEBOX_SERVER_REPORT = 3, // what the pass was; answered with the next pass
     LUCEBOX_SERVER_ASK    = 4, // the drafts of slots[0] so far; answered with the width, and the further drafts to make
+    LUCEBOX_SERVER_WORTH  = 5, // slots[0] is to begin a reply, n_tokens of its prompt are to be processed: is that to have
+                               // drafts? Comes before events that were posted earlier.
 };
 
 typedef struct lucebox_server_slot {
@@ -100,11 +102,12 @@ typedef struct lucebox_server_slot {
     // what is known of the next one
     int32_t n_past;
     int32_t n_left; // tokens it may still produce, -1: no limit
-    int32_t max_width;
+    int32_t max_width; // 0: its request has decided on it, nobody plans
     // the answer: rows to verify, drafts to make, and whether to ask before they are verified
     int32_t next_width;
     int32_t next_n_draft;
     int32_t next_ask;
+    int32_t refused; // not 0: drafts do not pay for the reply
     // the pass that was
     int32_t drafts[LUCEBOX_SERVER_MAX_DRAFT];
     float   probs[LUCEBOX_SERVER_MAX_DRAFT];
@@ -116,7 +119,7 @@ typedef struct lucebox_server_event {
     int64_t draft_us;
     int64_t verify_us;
     int32_t kind;
-    int32_t n_active; // slots that take part in the pass, or generate
+    int32_t n_active; // slots that take part in the pass; for BEGIN with this one those whose replies have drafts
     int32_t n_rows;
     int32_t graph_built;
     int32_t with_prompt;
@@ -133,6 +136,12 @@ LUCEBOX_SERVER_API void lucebox_server_policy_next(lucebox_server_event * out);
 
 // The answer: the same event with what is asked for filled in.
 LUCEBOX_SERVER_API void lucebox_server_policy_answer(const lucebox_server_event * event);
+
+// While LOADED is dealt with: what is waited for may be asked on the thread that waits, by a call of `answer` with the event
+// in `event`, which is answered in place; 0 when the policy was given up. The policy is asked by one thread at a time. For
+// policies that are known not to hang, where nobody else holds Python's lock; a call that takes longer than the limit is
+// the last one. Both live as long as the process.
+LUCEBOX_SERVER_API void lucebox_server_policy_call(lucebox_server_event * event, int32_t (*answer)(void));
 
 // The policy is given up; the server goes on without it.
 LUCEBOX_SERVER_API void lucebox_server_policy_give_up(const char * reason);

@@ -37,7 +37,7 @@ struct wanted {
     bool                        measure     = false;
     std::unique_ptr<draft_rows> rows;
     std::mutex                  mutex;
-    lucebox_server_costs        costs = {};
+    costs_by_slots              costs = {};
 };
 
 wanted & the_wanted() {
@@ -63,12 +63,12 @@ std::unique_ptr<common_speculative_drafter> make_drafter(llama_context * trunk, 
         lucebox_keep_graphs(trunk, want.n_kept, MAX_KEPT_ROWS);
         lucebox_keep_graphs(mtp, want.n_kept, MAX_KEPT_DRAFT_ROWS);
         if (want.measure && n_max == LUCEBOX_MAX_DRAFT) {
-            lucebox_server_costs found;
+            costs_by_slots found;
             measure_costs(trunk, *made, found);
             const std::lock_guard<std::mutex> lock(want.mutex);
             want.costs = found;
         }
-        policy_mailbox().set_drafter(trunk, {
+        policy_mailbox().set_drafter(trunk, is_on_gpu(trunk), {
             { "kind", "lucebox" },
             { "draft_chain", made->why_stepwise().empty() },
             { "why_stepwise", made->why_stepwise() },
@@ -80,7 +80,7 @@ std::unique_ptr<common_speculative_drafter> make_drafter(llama_context * trunk, 
         return made;
     } catch (const std::exception & e) {
         std::fprintf(stderr, "lucebox: upstream's loop makes the drafts: %s\n", e.what());
-        policy_mailbox().set_drafter(trunk, { { "kind", "upstream" }, { "reason", e.what() } });
+        policy_mailbox().set_drafter(trunk, is_on_gpu(trunk), { { "kind", "upstream" }, { "reason", e.what() } });
         return nullptr;
     }
 }
@@ -108,9 +108,9 @@ void lucebox_server_use_drafter(const lucebox_server_drafter_params * params) {
     common_speculative_set_drafter(lucebox::make_drafter);
 }
 
-void lucebox_server_get_costs(lucebox_server_costs * out) {
+void lucebox_server_get_costs(int32_t n_active, lucebox_server_costs * out) {
     lucebox::wanted & want = lucebox::the_wanted();
     const std::lock_guard<std::mutex> lock(want.mutex);
-    *out = want.costs;
+    *out = n_active >= 1 && (size_t) n_active <= want.costs.size() ? want.costs[(size_t) n_active - 1] : lucebox_server_costs{};
 }
 }

@@ -39,7 +39,8 @@ server_drafter::server_drafter(llama_context * trunk, llama_context * mtp, uint3
     width((size_t) hidden_width(llama_get_model(trunk))),
     drafter(mtp, n_seq, no_files, chained),
     no_state(width),
-    texts(n_seq) {
+    texts(n_seq),
+    followed(n_seq, true) {
     // where the model's graph writes, the states of a prompt stay on the device, but for the last
     llama_set_embeddings_nextn(trunk, true, /*masked=*/true);
 #ifdef COMMON_SPECULATIVE_PREPARE
@@ -129,6 +130,9 @@ void server_drafter::prepare(const common_batch & batch) {
         return;
     }
     const llama_seq_id seq = batch.tokens[0].seq_id;
+    if (!followed.at((size_t) seq)) {
+        return;
+    }
     const llama_pos    pos = batch.tokens[0].pos[0];
     try {
         go_on(seq, pos, batch.tokens[0].id);
@@ -217,7 +221,7 @@ bool server_drafter::process(const common_batch & batch) {
             }
             if (!batch.has_token() || batch.has_embd()) {
                 texts.at((size_t) seq).lost = true; // no tokens, hence no pairs
-            } else {
+            } else if (followed.at((size_t) seq)) {
                 keep(seq, batch, (int32_t) begin, (int32_t) (end - begin));
             }
             begin = end;
@@ -226,6 +230,23 @@ bool server_drafter::process(const common_batch & batch) {
         survive("the MTP block cannot follow the text", e);
     }
     return true;
+}
+
+void server_drafter::follow(llama_seq_id seq, bool has_drafts) {
+    try {
+        if (writer && followed.at((size_t) seq) != has_drafts) {
+            writer->enable(seq, has_drafts);
+            writer->defer(seq, has_drafts);
+        }
+        followed.at((size_t) seq) = has_drafts;
+        if (!has_drafts) {
+            drafter.clear(seq);
+            texts[(size_t) seq]      = {};
+            texts[(size_t) seq].lost = true;
+        }
+    } catch (const std::exception & e) {
+        survive("the MTP block cannot forget a text", e);
+    }
 }
 
 void server_drafter::draft(std::vector<common_speculative_draft_params> & dparams) {

@@ -17,8 +17,9 @@ namespace lucebox {
 // are true. Pairs that a decode completes wait for the next draft. Those of a prompt are written in the model's own graph
 // while it decodes them, or, where that cannot be had, computed by the block right afterwards.
 //
-// What is lost (a slot's text from a file, images) is not made up for: the block's text then begins where the slot goes
-// on. Whatever fails in here costs drafts, never a reply.
+// A reply without drafts is not followed: the model's graph is then that without the block. What is lost (such a reply, a
+// slot's text from a file, images) is not made up for: the block's text then begins where the slot goes on. Whatever fails
+// in here costs drafts, never a reply.
 class server_drafter final : public common_speculative_drafter {
   public:
     // Whether this build's drafts share the noise of samplers that have such.
@@ -32,8 +33,10 @@ class server_drafter final : public common_speculative_drafter {
     server_drafter(llama_context * trunk, llama_context * mtp, uint32_t n_seq, int32_t n_max, bool chained);
 
 #ifdef COMMON_SPECULATIVE_PREPARE
+    void follow(llama_seq_id seq, bool has_drafts) override;
     void prepare(const common_batch & batch) override;
-#else // of a prefix of the series: nobody calls it
+#else // of a prefix of the series: nobody calls them
+    void follow(llama_seq_id seq, bool has_drafts);
     void prepare(const common_batch & batch);
 #endif
     bool process(const common_batch & batch) override;
@@ -75,6 +78,7 @@ class server_drafter final : public common_speculative_drafter {
     mtp_drafter           drafter;
     const std::vector<float> no_state; // zeros
     std::vector<text>     texts;
+    std::vector<bool>     followed; // texts that may have drafts
 
     std::string                 no_writer;
     std::unique_ptr<mtp_writer> writer;

@@ -16,17 +16,17 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 constexpr int32_t MAX_ROWS  = MAX_PASS_ROWS;
-constexpr size_t  MAX_QUEUE = 256;                          // events that a policy may be behind
-constexpr int64_t GIVE_UP   = 20;                           // limits without an answer before the policy is given up
 constexpr int64_t MIN_WAIT_US = 100;                        // shorter waits take longer than they say
-constexpr int64_t MAX_WAIT_US = 2000;                       // however long a pass is
-constexpr int64_t WAIT_SHARE  = 50;                         // of a pass is waited for its plan
+constexpr int64_t MAX_WAIT_US = 2000;                       // that is saved up
+constexpr int64_t WAIT_SHARE  = 500;                        // of a pass may be waited for its policy, or `wait_us`
+constexpr int64_t SHORT_US    = 5000;                       // pass in which to wake a thread is much
 constexpr int64_t MOST_HELD   = 8;                          // reports that are kept back until a further one
-constexpr auto    CLOSING   = std::chrono::milliseconds(500);
+constexpr auto    BEGINNING = std::chrono::milliseconds(2); // that a reply waits to hear whether it has drafts
 
 const char * const ACTIVE        = "active";
 const char * const OFF_REQUESTED = "off-requested";
 const char * const POLICY_FAILED = "policy-failed";
+const char * const NOT_WORTH_IT  = "not-worth-it";
 
 // Adds the time of a scope.
 class stopwatch {
@@ -68,112 +68,14 @@ void mailbox::init(const lucebox_server_policy_params & params) {
     require      = params.require != 0;
     even         = params.even_drafts != 0;
     limit_us     = params.limit_us;
-    min_wait_us  = params.wait_us;
+    wait_us      = params.wait_us;
     server_set_draft_policy(this);
 }
 
-// ---- the policy's thread -------------------------------------------------------------------------------------------
-
-void mailbox::next(lucebox_server_event & out) {
-    std::unique_lock<std::mutex> lock(mutex);
-    posted.wait(lock, [this] { return closing || !queue.empty(); });
-    if (closing) {
-        closed   = true;
-        out      = {};
-        out.kind = LUCEBOX_SERVER_CLOSED;
-        answered.notify_all();
-        return;
-    }
-    out = queue.front();
-    queue.pop_front();
-}
-
-void mailbox::answer(const lucebox_server_event & event) {
-    {
-        std::lock_guard<std::mutex> lock(mutex);
-        done        = event.ticket;
-        answered_at = clock::now();
-        if (event.kind == LUCEBOX_SERVER_ASK) {
-            asked = event;
-        } else if (event.kind != LUCEBOX_SERVER_LOADED) {
-            for (int32_t i = 0; i < event.n_slots; ++i) {
-                const auto & entry = event.slots[i];
-                auto &       slot  = slots.at(entry.slot);
-                if (event.ticket >= slot.first) {
-                    slot.known = event.ticket;
-                    if (!slot.used && slot.next_n_draft > 0 && entry.next_n_draft == 0) {
-                        continue; // what it wanted drafts for, and has paid for, is still to come
-                    }
-                    slot.used         = false;
-                    slot.next_width   = entry.next_width;
-                    slot.next_n_draft = entry.next_n_draft;
-                    slot.next_ask     = entry.next_ask != 0;
-                }
-            }
-        }
-    }
-    answered.notify_all();
-}
-
-void mailbox::give_up(const std::string & text) {
-    {
-        std::lock_guard<std::mutex> lock(mutex);
-        give_up_locked(text);
-        closed = true; // its thread has ended
-    }
-    answered.notify_all();
-}
-
-void mailbox::give_up_locked(const std::string & text) {
-    if (failure.empty()) {
-        failure = text.empty() ? "no reason given" : text;
-        std::fprintf(stderr, "lucebox: the width policy is given up, no drafts from now on: %s\n", failure.c_str());
-    }
-    queue.clear();
-}
-
-bool mailbox::close() {
-    std::unique_lock<std::mutex> lock(mutex);
-    closing = true;
-    posted.notify_all();
-    return !has_policy || answered.wait_for(lock, CLOSING, [this] { return closed; });
-}
-
-// ---- the slots' thread ---------------------------------------------------------------------------------------------
-
-bool mailbox::post(lucebox_server_event & event) {
-    if (!asks_policy() || queue.size() >= MAX_QUEUE) {
-        return false; // one that hangs is not told everything
-    }
-    event.ticket = ++ticket;
-    queue.push_back(event);
-    return true;
-}
-
-// With the lock given back first, so that the thread that wakes does not run into it.
-void mailbox::wake_policy(std::unique_lock<std::mutex> & lock) {
-    if (done >= told) {
-        answered_at = clock::now();
-    }
-    told = ticket;
-    lock.unlock();
-    posted.notify_one();
-}
-
-bool mailbox::is_late() {
-    const int64_t silent_us = done >= told ? 0 : std::chrono::duration_cast<std::chrono::microseconds>(clock::now() - answered_at).count();
-    const bool    late      = silent_us > limit_us;
-    n_late += late && !was_late;
-    was_late = late;
-    if (silent_us > GIVE_UP * limit_us) {
-        give_up_locked("it has not answered for " + std::to_string(silent_us / 1000) + " ms");
-    }
-    return late;
-}
-
-void mailbox::set_drafter(const llama_context * context, const json & description) {
+void mailbox::set_drafter(const llama_context * context, bool is_on_gpu, const json & description) {
     const std::lock_guard<std::mutex> lock(mutex);
     trunk   = context;
+    on_gpu  = is_on_gpu;
     drafter = description;
     runs.reset();
 }
@@ -202,35 +104,71 @@ bool mailbox::loaded(int32_t n_slots, int32_t n_draft_max) {
     return true;
 }
 
-const char * mailbox::begin(int32_t id_slot, int32_t n_others, int32_t n_prompt, int32_t n_left, int32_t width) {
+const char * mailbox::begin(server_draft_reply & reply) {
     std::unique_lock<std::mutex> lock(mutex);
-    auto & slot = slots.at(id_slot);
-    slot.wanted = width != 0 ? width : verify_width;
+    stopwatch watch(spent_ns);
+    auto & slot = slots.at(reply.id_slot);
+    slot.wanted       = reply.width != 0 ? reply.width : verify_width;
+    slot.next_width   = 1;
+    slot.next_n_draft = 0;
+    slot.next_ask     = false;
+    slot.used         = true;
+    reply.has_drafts = effective && slot.wanted != 1;
     if (!effective) {
         return reason_code.c_str();
     }
     if (slot.wanted != 0) {
         return slot.wanted == 1 ? OFF_REQUESTED : ACTIVE;
     }
+    const bool is_refused = !is_worth_it(lock, reply);
+    reply.has_drafts      = asks_policy() && !is_refused;
+    if (!reply.has_drafts) {
+        slot.wanted = 1;
+        return is_refused ? NOT_WORTH_IT : POLICY_FAILED;
+    }
     lucebox_server_event event = {};
     event.kind     = LUCEBOX_SERVER_BEGIN;
     event.n_slots  = 1;
-    event.n_active = 1 + n_others;
-    event.slots[0].slot      = id_slot;
-    event.slots[0].n_past    = n_prompt;
-    event.slots[0].n_left    = n_left;
+    event.n_active = 1 + reply.n_others;
+    event.slots[0].slot      = reply.id_slot;
+    event.slots[0].n_past    = reply.n_prompt;
+    event.slots[0].n_left    = reply.n_left;
     event.slots[0].max_width = max_width;
-    slot.next_width   = 1;
-    slot.next_n_draft = 0;
-    slot.next_ask     = false;
-    slot.used         = true;
-    slot.first        = ticket + 1;
+    slot.first = ticket + 1;
     if (post(event)) {
         slot.posted = event.ticket;
-        wake_policy(lock);
-        return ACTIVE;
+        wake_policy(lock); // it has the time of the prompt
     }
-    return failure.empty() ? ACTIVE : POLICY_FAILED;
+    return ACTIVE;
+}
+
+// Without an answer in time it is.
+bool mailbox::is_worth_it(std::unique_lock<std::mutex> & lock, const server_draft_reply & reply) {
+    if (reply.n_others > 0 && is_drafting) {
+        return true; // slots that run together draft the same number: without drafts it would keep others from theirs
+    }
+    lucebox_server_event event = {};
+    event.kind    = LUCEBOX_SERVER_WORTH;
+    event.n_slots = 1;
+    event.slots[0].slot     = reply.id_slot;
+    event.slots[0].n_tokens = reply.n_to_run;
+    event.slots[0].n_left   = reply.n_left;
+    if (is_late() || !post(event, /*first=*/true)) {
+        return true;
+    }
+    const auto is_there = [&] { return asked.ticket == event.ticket; };
+    if (!answer_here(lock, 1)) {
+        wake_policy(lock);
+        lock.lock();
+        answered.wait_for(lock, BEGINNING, [&] { return is_there() || !asks_policy(); });
+    }
+    return !is_there() || asked.slots[0].refused == 0;
+}
+
+// What the slots' thread waited for since `start`. A hiccup is not paid off for long.
+void mailbox::pay(clock::time_point start) {
+    const auto us = std::chrono::duration_cast<std::chrono::microseconds>(clock::now() - start).count();
+    account_us    = std::max(account_us - us, -MAX_WAIT_US);
 }
 
 void mailbox::plan(server_draft_pass & pass) {
@@ -243,7 +181,7 @@ void mailbox::plan(server_draft_pass & pass) {
     }
 
     const bool policy = asks_policy() && !is_late();
-    wait_left_us = std::max(min_wait_us, std::min(pass_us / WAIT_SHARE, MAX_WAIT_US));
+    account_us = std::min(account_us + std::max(wait_us, pass_us / WAIT_SHARE), std::max(MAX_WAIT_US, wait_us));
     const auto is_known = [&] {
         return std::all_of(pass.cycles.begin(), pass.cycles.end(), [&](const auto & cycle) {
             const auto & slot = slots.at(cycle.id_slot);
@@ -251,19 +189,22 @@ void mailbox::plan(server_draft_pass & pass) {
         });
     };
     if (policy && !is_known()) {
-        // the last plan will do, so that where passes are short nobody waits
-        const int64_t wait_us = std::min(pass_us / WAIT_SHARE, MAX_WAIT_US);
-        if (wait_us < MIN_WAIT_US || !answered.wait_for(lock, std::chrono::microseconds(wait_us), is_known)) {
+        // the last plan will do where there is no time to wait for a better one
+        const auto start = clock::now();
+        if (!is_awaited || account_us < MIN_WAIT_US || !answered.wait_for(lock, std::chrono::microseconds(account_us), is_known)) {
             n_old++;
         }
+        pay(start);
     }
 
     auto plans = plan_each(pass, policy);
     if (n_active > 1) {
         make_room(pass, plans);
     }
+    is_drafting = false;
     for (int32_t i = 0; i < n_active; ++i) {
         auto & slot = slots[pass.cycles[i].id_slot];
+        is_drafting = is_drafting || plans[i].n_draft > 0;
         pass.cycles[i].n_draft = plans[i].n_draft;
         pass.cycles[i].ask     = slot.ask;
         slot.n_verify = plans[i].width - 1;
@@ -325,17 +266,19 @@ int32_t mailbox::more(int32_t id_slot, const std::vector<float> & probs) {
     entry.max_width  = slot.widest;
     entry.next_width = slot.n_verify + 1;
     entry.n_drafted  = copy_some(probs, entry.probs, LUCEBOX_SERVER_MAX_DRAFT);
-    if (wait_left_us <= 0 || !post(event)) {
+    if (account_us <= 0 || !post(event)) {
         return 0;
     }
-    wake_policy(lock);
-    lock.lock();
     // this answer is worth a wait: without it there are no more drafts, and these are verified as planned
     const auto start    = clock::now();
     const auto is_there = [&] { return asked.ticket == event.ticket; };
-    const bool in_time  = answered.wait_for(lock, std::chrono::microseconds(wait_left_us), is_there);
-    wait_left_us -= std::chrono::duration_cast<std::chrono::microseconds>(clock::now() - start).count();
-    if (!in_time) {
+    if (!answer_here(lock)) {
+        wake_policy(lock);
+        lock.lock();
+        answered.wait_for(lock, std::chrono::microseconds(std::max(account_us, MIN_WAIT_US)), is_there);
+    }
+    pay(start);
+    if (!is_there()) {
         return 0;
     }
     slot.n_verify = std::clamp(asked.slots[0].next_width, 1, slot.widest) - 1;
@@ -365,6 +308,11 @@ void mailbox::report(const server_draft_pass & pass) {
         n_runs += runs->n_passes();
         runs.reset();
     }
+    const bool is_held = even && std::any_of(pass.cycles.begin(), pass.cycles.end(), [this](const auto & cycle) {
+        return slots.at(cycle.id_slot).wanted == 1; // so that nobody beside it drafts, see share_rows
+    });
+    const int32_t widest    = is_held ? 1 : max_width;
+    int32_t       n_planned = 0; // slots whose next pass the policy plans
     for (const auto & cycle : pass.cycles) {
         auto & slot = slots.at(cycle.id_slot);
         event.n_rows += cycle.n_verify + 1;
@@ -373,58 +321,56 @@ void mailbox::report(const server_draft_pass & pass) {
         }
         slot.n_pass_of_width[std::min(cycle.n_verify, LUCEBOX_SERVER_MAX_DRAFT)]++;
         slot.n_pass_of_tokens[std::min<size_t>(cycle.tokens.size() - 1, LUCEBOX_SERVER_MAX_DRAFT)]++;
-        if (slot.wanted == 0 && pass.cycles.size() <= LUCEBOX_SERVER_MAX_SLOTS) {
+        if (pass.cycles.size() <= LUCEBOX_SERVER_MAX_SLOTS) {
             auto & entry = event.slots[event.n_slots++];
             entry.slot       = cycle.id_slot;
             entry.width      = cycle.n_verify + 1;
             entry.n_accepted = cycle.n_accepted;
             entry.n_past     = cycle.n_past + cycle.tokens.size();
             entry.n_left     = cycle.n_left < 0 ? -1 : std::max(0, cycle.n_left - (int32_t) cycle.tokens.size());
-            entry.max_width  = entry.n_left < 0 ? max_width : std::clamp(entry.n_left, 1, max_width);
             entry.n_drafted  = copy_some(cycle.drafts, entry.drafts, LUCEBOX_SERVER_MAX_DRAFT);
             copy_some(cycle.probs, entry.probs, LUCEBOX_SERVER_MAX_DRAFT);
             entry.n_tokens = copy_some(cycle.tokens, entry.tokens, LUCEBOX_SERVER_MAX_DRAFT + 1);
+            if (slot.wanted == 0) {
+                entry.max_width = entry.n_left < 0 ? widest : std::clamp(entry.n_left, 1, widest);
+                n_planned++;
+            }
         }
     }
-    if (event.n_slots > 0 && effective && post(event)) {
+    if (n_planned > 0 && effective && post(event)) {
         for (int32_t i = 0; i < event.n_slots; ++i) {
             slots[event.slots[i].slot].posted = event.ticket;
         }
-        if (!may_hold(pass)) {
+        is_awaited          = pass_us >= SHORT_US || drafts(pass);
+        const bool may_hold = !is_awaited && !ends_one(pass) && ticket - told < MOST_HELD; // and be told of with the next
+        if (!may_hold && !(is_awaited && answer_in_time(lock))) {
             wake_policy(lock);
         }
     }
 }
 
-// Nothing was drafted nor is to be, and the next pass would not wait for an answer.
-bool mailbox::may_hold(const server_draft_pass & pass) const {
-    if (ticket - told >= MOST_HELD || pass_us / WAIT_SHARE >= MIN_WAIT_US) {
+// Where a GPU computes, the caches of this thread are warm, and the policy is done before another thread would be awake.
+// Behind a pass on the CPU it takes several times as long, and would better do so beside the next pass.
+bool mailbox::answer_in_time(std::unique_lock<std::mutex> & lock) {
+    const auto start = clock::now();
+    if (!on_gpu || account_us <= 0 || !answer_here(lock)) {
         return false;
     }
-    return std::all_of(pass.cycles.begin(), pass.cycles.end(), [this](const auto & cycle) {
+    pay(start);
+    return true;
+}
+
+bool mailbox::drafts(const server_draft_pass & pass) const {
+    return std::any_of(pass.cycles.begin(), pass.cycles.end(), [this](const auto & cycle) {
         const auto & slot = slots.at(cycle.id_slot);
-        const bool   goes_on = cycle.n_left < 0 || cycle.n_left > (int32_t) cycle.tokens.size();
-        return goes_on && cycle.drafts.empty() && slot.next_width == 1 && slot.next_n_draft == 0;
+        return !cycle.drafts.empty() || slot.next_width > 1 || slot.next_n_draft > 0;
+    });
+}
+
+bool mailbox::ends_one(const server_draft_pass & pass) const {
+    return std::any_of(pass.cycles.begin(), pass.cycles.end(), [](const auto & cycle) {
+        return cycle.n_left >= 0 && cycle.n_left <= (int32_t) cycle.tokens.size();
     });
 }
 
 } // namespace lucebox
-
-extern "C" {
-
-void lucebox_server_policy_init(const lucebox_server_policy_params * params) {
-    lucebox::policy_mailbox().init(*params);
-}
-
-void lucebox_server_policy_next(lucebox_server_event * out) {
-    lucebox::policy_mailbox().next(*out);
-}
-
-void lucebox_server_policy_answer(const lucebox_server_event * event) {
-    lucebox::policy_mailbox().answer(*event);
-}
-
-void lucebox_server_policy_give_up(const char * reason) {
-    lucebox::policy_mailbox().give_up(reason);
-}
-}

@@ -19,6 +19,8 @@ __all__ = [
     "REPORT",
     "SLOT_ANSWER",
     "SLOT_FIELDS",
+    "WORTH",
+    "Answer",
     "Costs",
     "DrafterParams",
     "Event",
@@ -31,7 +33,7 @@ __all__ = [
 MAX_SLOTS: Final = 8
 MAX_DRAFT: Final = 7
 
-CLOSED, LOADED, BEGIN, REPORT, ASK = range(5)
+CLOSED, LOADED, BEGIN, REPORT, ASK, WORTH = range(6)
 
 
 class PolicyParams(ctypes.Structure):
@@ -84,6 +86,7 @@ class Costs(ctypes.Structure):
         ("reject_us", ctypes.c_double),
         ("mtp_prefill_us_per_token", ctypes.c_double),
         ("n_past", ctypes.c_int32),
+        ("on_gpu", ctypes.c_int32),
     )
 
 
@@ -102,6 +105,7 @@ class Slot(ctypes.Structure):
         ("next_width", ctypes.c_int32),
         ("next_n_draft", ctypes.c_int32),
         ("next_ask", ctypes.c_int32),
+        ("refused", ctypes.c_int32),
         ("drafts", ctypes.c_int32 * MAX_DRAFT),
         ("probs", ctypes.c_float * MAX_DRAFT),
         ("tokens", ctypes.c_int32 * (MAX_DRAFT + 1)),
@@ -129,14 +133,17 @@ class Event(ctypes.Structure):
 EVENT_HEAD: Final = struct.Struct("=3q7i")
 """All fields of an `Event` but its slots. To read a struct as one tuple takes a tenth of the time of its attributes."""
 
-SLOT_FIELDS: Final = struct.Struct(f"=11i{MAX_DRAFT}i{MAX_DRAFT}f{MAX_DRAFT + 1}i")
+SLOT_FIELDS: Final = struct.Struct(f"=12i{MAX_DRAFT}i{MAX_DRAFT}f{MAX_DRAFT + 1}i")
 """All fields of a `Slot`."""
 
-SLOT_ANSWER: Final = struct.Struct("=3i")
+SLOT_ANSWER: Final = struct.Struct("=4i")
 """Those of a `Slot` that are answered, from ``next_width`` on."""
 
 BeforeAccept = ctypes.CFUNCTYPE(None)
 """What is called before the first accept."""
+
+Answer = ctypes.CFUNCTYPE(ctypes.c_int32)
+"""What is called to answer an event in place; 0 when the policy was given up."""
 
 _EVENT: Final = ctypes.POINTER(Event)
 _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
@@ -144,10 +151,11 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "lucebox_server_use_sockets": (None, (ctypes.POINTER(ctypes.c_int32), ctypes.c_int32, BeforeAccept)),
     "lucebox_server_drain": (None, (ctypes.c_int32,)),
     "lucebox_server_use_drafter": (None, (ctypes.POINTER(DrafterParams),)),
-    "lucebox_server_get_costs": (None, (ctypes.POINTER(Costs),)),
+    "lucebox_server_get_costs": (None, (ctypes.c_int32, ctypes.POINTER(Costs))),
     "lucebox_server_policy_init": (None, (ctypes.POINTER(PolicyParams),)),
     "lucebox_server_policy_next": (None, (_EVENT,)),
     "lucebox_server_policy_answer": (None, (_EVENT,)),
+    "lucebox_server_policy_call": (None, (_EVENT, Answer)),
     "lucebox_server_policy_give_up": (None, (ctypes.c_char_p,)),
 }
 

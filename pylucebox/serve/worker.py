@@ -30,7 +30,7 @@ from pylucebox.serve import _native
 from pylucebox.serve.costs import ServerCosts, server_cost_key
 from pylucebox.serve.drafting import ids_of
 from pylucebox.serve.page import page_flags
-from pylucebox.serve.policy import LIMIT_MS, WAIT_US, PolicyHost, answer_events
+from pylucebox.serve.policy import AT_ONCE, LIMIT_MS, WAIT_US, PolicyHost, answer_events
 from pylucebox.width import AdaptiveWidth, WidthPolicy
 
 __all__ = ["main", "serve"]
@@ -45,6 +45,7 @@ def serve(
     make_policy: Callable[[], WidthPolicy] = AdaptiveWidth,
     limit_ms: int = LIMIT_MS,
     wait_us: int = WAIT_US,
+    at_once: tuple[type, ...] = AT_ONCE,
     before_accept: Callable[[], None] = lambda: None,
 ) -> int:
     """Serve until a signal, and return the exit code. Call it from the main thread, once in a process.
@@ -58,7 +59,9 @@ def serve(
     limit_ms
         Without an answer of the policy for so long there are no drafts.
     wait_us
-        A pass waits for so long for a policy that looks at its drafts, or for a fiftieth of its time.
+        Passes wait for so long for the policy on average, or for a 500th of their time.
+    at_once
+        Types of policies that are known to answer within microseconds, see `PolicyHost`.
     before_accept
         Called before the first connection is accepted on `sockets`.
 
@@ -86,15 +89,15 @@ def serve(
     if launch["drafter"] is not None:
         takes_costs = adaptive and hasattr(make_policy, "load_costs")
         costs = _server_costs(lib, launch) if takes_costs else None
-        if not _use_drafter(lib, launch["drafter"], measure=costs is not None and costs.stored is None):
+        if not _use_drafter(lib, launch["drafter"], measure=costs is not None and not costs.stored):
             costs = None
     callback = _native.BeforeAccept(before_accept)  # lives as long as the server does
     sockets = launch["sockets"]
     if sockets:
         lib.use_sockets((ctypes.c_int32 * len(sockets))(*sockets), len(sockets), callback)
     if adaptive:
-        host = PolicyHost(make_policy) if costs is None else PolicyHost(make_policy, costs.find)
-        threading.Thread(target=answer_events, args=(lib, host), name="width-policy", daemon=True).start()
+        host = PolicyHost(make_policy, dict if costs is None else costs.find, at_once)
+        _start(answer_events, lib, host, _is_ours, name="width-policy")
     page = page_flags(launch["arguments"], os.environ, built_in=bool(lib.has_page()))
     return host_server([*launch["arguments"], *page])
 
@@ -134,6 +137,20 @@ def _name(make_policy: Callable[[], WidthPolicy]) -> str:
     return getattr(make_policy, "__name__", type(make_policy).__name__)
 
 
+_ours: Final = [threading.main_thread()]
+"""Threads of the server that run Python, none of them for long."""
+
+
+def _start(target: Callable[..., None], *arguments: Any, name: str) -> None:
+    thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
+    _ours.append(thread)
+    thread.start()
+
+
+def _is_ours(thread: int) -> bool:
+    return any(one.ident == thread for one in _ours)
+
+
 class _Line:
     """The worker's end of the line to the supervisor."""
 
@@ -146,14 +163,14 @@ class _Line:
 
     def start(self, lib: _native.Library) -> None:
         """Do from now on what the supervisor says."""
-        threading.Thread(target=self._obey, args=(lib,), name="supervisor", daemon=True).start()
+        _start(self._obey, lib, name="supervisor")
 
     def before_accept(self) -> None:
         """Let the supervisor stop to accept, and look from then on whether the server is ready."""
         self._say("listening")
         self._may_accept.wait(_ASK_S)
         self._listens = True
-        threading.Thread(target=self._announce, name="readiness", daemon=True).start()
+        _start(self._announce, name="readiness")
 
     def _say(self, state: str) -> None:
         with contextlib.suppress(OSError):  # the other thread notices as well that nobody hears it

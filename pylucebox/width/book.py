@@ -35,6 +35,10 @@ class CostBook:
             model = self._models[key] = self._models[nearest].relative(n_active)
         return model
 
+    def add(self, n_active: int, costs: WidthCosts) -> None:
+        """Take measured costs of cycles of so many sequences."""
+        self._models[n_active, _bucket(costs.n_past)] = CostModel(costs, n_active)
+
     def snapshot(self) -> list[Any]:
         """Return the state for JSON."""
         return [[*key, model.snapshot()] for key, model in self._models.items()]

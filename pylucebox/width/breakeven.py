@@ -27,6 +27,6 @@ def tokens_to_earn_back(
         None if MTP saves nothing per token, so that it never pays.
     """
     saved_us = plain_us - 1.0 / tokens_per_us
-    if saved_us <= 0.0:
+    if saved_us <= 1e-9 * plain_us:  # what rounding leaves is no saving
         return None
     return prompt_tokens * prefill_us_per_token / saved_us

@@ -131,6 +131,10 @@ class AdaptiveWidth:
         self._plain_steps.expect(on_gpu=on_gpu)
         self._start()
 
+    def load_joint_costs(self, n_active: int, costs: WidthCosts) -> None:
+        """Take measured costs of cycles of several sequences, after those that `load_costs` takes."""
+        self._book.add(n_active, costs)
+
     def _take(self, costs: WidthCosts | None) -> None:
         """Start on the machine that these costs are from."""
         self.load_device(on_gpu=costs is not None and costs.on_gpu)

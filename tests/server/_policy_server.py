@@ -1,4 +1,7 @@
-"""A worker whose width policy does what the first argument names; the others are those of `lucebox-serve`."""
+"""A worker whose width policy does what the first argument names; the others are those of `lucebox-serve`.
+
+With a second word in that argument, the policy is one that the slots' thread may call.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +53,22 @@ class Hanging(Counting):
 class HoldingTheLock(Counting):
     def fail(self) -> None:
         ctypes.PyDLL(None).sleep(3600)  # a call through PyDLL keeps the interpreter's lock
+
+
+class LockHeldElsewhere(Counting):
+    """Fails no time itself: another thread of the process keeps the interpreter's lock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._begin = threading.Event()
+        threading.Thread(target=self._hold, daemon=True).start()
+
+    def _hold(self) -> None:
+        self._begin.wait()
+        ctypes.PyDLL(None).sleep(3600)
+
+    def fail(self) -> None:
+        self._begin.set()
 
 
 class Slow(Counting):
@@ -111,22 +130,51 @@ class Asking(Recording):
         return CyclePlan(1 + n_draft, n_draft, ask=True)
 
     def decide(self, seq: int, probs: Sequence[float], tokens: Sequence[int] = ()) -> tuple[int, int]:  # noqa: ARG002
-        self._write({"asked": list(probs)})
+        self._write({"asked": list(probs), "thread": threading.current_thread().name})
         n_sure = next((i for i, prob in enumerate(probs) if prob < SURE), len(probs))
         n_more = min(2, min(6, self._widest) - 1 - len(probs)) if n_sure == len(probs) else 0
         return 1 + n_sure, n_more
 
-    def worth_drafting(self, prompt_tokens: int, max_tokens: int) -> str | None:  # noqa: ARG002
+    def worth_drafting(self, prompt_tokens: int, max_tokens: int) -> str | None:
+        self._write({"worth": [prompt_tokens, max_tokens]})
         return "too short" if max_tokens < 8 else None
 
     def telemetry(self) -> Any:
         return None
 
 
+class Dawdling(Asking):
+    """Takes longer than the limit for one look."""
+
+    n_asked = 0
+
+    def decide(self, seq: int, probs: Sequence[float], tokens: Sequence[int] = ()) -> tuple[int, int]:
+        self.n_asked += 1
+        if self.n_asked == AFTER:
+            threading.Event().wait(0.2)
+        return super().decide(seq, probs, tokens)
+
+
+class Breaking(Asking):
+    """Raises where it looks at drafts."""
+
+    def decide(self, seq: int, probs: Sequence[float], tokens: Sequence[int] = ()) -> tuple[int, int]:  # noqa: ARG002
+        raise RuntimeError("no idea")
+
+
+class Still(FixedWidth):
+    """Drafts nothing, but might."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+
 if __name__ == "__main__":
     flags = parse_flags(sys.argv[2:], os.environ)
     launch = plan_launch(flags, flags.port)
     policies = {"default": AdaptiveWidth, **globals()}
+    name, _, called = sys.argv[1].partition(" ")
+    policy = policies[name]
     # asked for its drafts, a policy is waited for long enough for a busy machine
-    options = {"make_policy": policies[sys.argv[1]], "limit_ms": 50, "wait_us": 20_000}
+    options = {"make_policy": policy, "limit_ms": 50, "wait_us": 20_000, "at_once": (policy,) if called else ()}
     sys.exit(serve({**launch.as_dict(), "sockets": []}, **options))

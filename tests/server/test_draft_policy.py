@@ -35,7 +35,8 @@ def with_policy(demo_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     started: list[Worker] = []
 
     def start(name: str) -> Worker:
-        started.append(Worker(demo_model, tmp_path / name, "--ctx-size", "256", "--parallel", "1", policy=name))
+        log = tmp_path / name.replace(" ", "-")
+        started.append(Worker(demo_model, log, "--ctx-size", "256", "--parallel", "1", policy=name))
         return started[-1]
 
     yield start
@@ -185,9 +186,12 @@ def test_policy_that_wants_no_drafts_is_told_of_every_pass(with_policy: StartPol
     assert server.get("/health")["speculative"]["policy"]["late"] == 0
 
 
-def test_policy_that_asks_decides_after_the_probabilities(with_policy: StartPolicy, tmp_path: Path) -> None:
-    server = with_policy("Asking")
-    reply = server.complete("def add(a, b):", n_predict=N_TOKENS)
+@pytest.mark.parametrize(("policy", "thread"), [("Asking", "width-policy"), ("Asking called", "MainThread")])
+def test_policy_that_asks_decides_after_the_probabilities(
+    with_policy: StartPolicy, tmp_path: Path, policy: str, thread: str
+) -> None:
+    server = with_policy(policy)
+    server.complete("def add(a, b):", n_predict=N_TOKENS)
     assert record(tmp_path, "asked")
     seen = observed(tmp_path, N_TOKENS - 1)
     for cycle in seen[1:-1]:  # before the first plan is there, and at the end of the reply
@@ -198,9 +202,37 @@ def test_policy_that_asks_decides_after_the_probabilities(with_policy: StartPoli
     # drafts that were asked for after looking at the first
     assert max(cycle["n_drafted"] for cycle in seen) in (3, 5)
     assert [len(probs) for probs in record(tmp_path, "asked")][:1] == [1]
-    short = server.complete("def add(a, b):", n_predict=6)
-    assert short["timings"]["draft_n"] == 0
-    assert short["tokens"] == reply["tokens"][:6]
+    # beside a report that its own thread is at, it is asked there
+    assert thread in set(record(tmp_path, "thread")) <= {thread, "width-policy"}
+
+
+def test_reply_is_asked_about_before_its_prompt(with_policy: StartPolicy, tmp_path: Path) -> None:
+    """What is not worth it runs without MTP from the start, and is not reported."""
+    server = with_policy("Asking")
+    prompt: list[int] = server.post("/tokenize", content="one two three four five six. " * 8)["tokens"]
+    before = server.complete(prompt, n_predict=6, cache_prompt=True)
+    assert before["timings"]["speculative"] == "not-worth-it"
+    assert before["timings"]["draft_n"] == 0
+    assert before["timings"]["verify_width_n"] == [5, 0, 0, 0, 0, 0, 0, 0]
+    assert not record(tmp_path, "observation")
+    # the same prompt once more: nearly all of it is there, but the block knows nothing of it
+    after = server.complete(prompt, n_predict=N_TOKENS, cache_prompt=True)
+    assert after["timings"]["speculative"] == "active"
+    assert after["timings"]["draft_n"] > 0
+    assert after["tokens"][:6] == before["tokens"]
+    assert record(tmp_path, "worth") == [[len(prompt), 6], [after["timings"]["prompt_n"], N_TOKENS]]
+    assert after["timings"]["prompt_n"] < len(prompt)
+
+
+def test_call_that_takes_too_long_is_the_last(with_policy: StartPolicy, tmp_path: Path) -> None:
+    server = with_policy("Dawdling called")
+    for _ in range(4):
+        timings = server.complete("def add(a, b):", n_predict=N_TOKENS)["timings"]
+    threads = record(tmp_path, "thread")
+    assert threads[0] == "MainThread"
+    assert set(threads[8:]) == {"width-policy"}
+    assert server.get("/health")["speculative"]["policy"]["state"] == "ok"
+    assert timings["draft_n"] > 0
 
 
 @pytest.mark.parametrize(
@@ -210,6 +242,9 @@ def test_policy_that_asks_decides_after_the_probabilities(with_policy: StartPoli
         ("TooWide", "InvalidArgumentError"),
         ("Hanging", "has not answered"),
         ("HoldingTheLock", "has not answered"),
+        ("LockHeldElsewhere called", "has not answered"),
+        ("Raising called", "RuntimeError: no idea"),
+        ("Breaking called", "RuntimeError: no idea"),
     ],
 )
 def test_policy_that_fails_costs_the_drafts_and_nothing_else(

@@ -137,21 +137,46 @@ def test_prompts_come_back_from_the_servers_cache(plain: Worker, drafting: Worke
     assert found[drafting] == found[plain]
 
 
-def test_pairs_that_wait_come_back_from_the_servers_cache(drafting: Worker) -> None:
-    """A reply without drafts leaves them; they are put aside with the text, and drafts hold as if it had stayed."""
-    text = "the cat sat on the mat and the dog sat on the cat. " * 10  # that no other test has left in the cache
-    prompt: list[int] = drafting.post("/tokenize", content=text)["tokens"]
+def test_pairs_that_wait_come_back_from_the_servers_cache(demo_model: Path, tmp_path: Path) -> None:
+    """A reply that drafts nothing leaves them; they go with the text, and drafts hold as if it had stayed."""
+    text = "the cat sat on the mat and the dog sat on the cat. " * 10
     rates = []
-    for apart in (False, True):
-        drafting.complete(PROMPTS[0], n_predict=1, id_slot=2, cache_prompt=True)  # nothing of the text is left
-        first = drafting.complete(prompt, n_predict=60, id_slot=2, cache_prompt=True, verify_width=1)["tokens"]
-        if apart:
-            drafting.complete(PROMPTS[3] * 8, n_predict=4, id_slot=2, cache_prompt=True, verify_width=4)
-        reply = drafting.complete([*prompt, *first], n_predict=96, id_slot=2, cache_prompt=True, verify_width=8)
-        assert reply["timings"]["cache_n"] >= len(prompt) + 58
-        rates.append((reply["tokens"], reply["timings"]["draft_n_accepted"], reply["timings"]["draft_n"]))
+    with Worker(demo_model, tmp_path / "log", *map(str, CONTEXT), policy="Still") as drafting:
+        prompt: list[int] = drafting.post("/tokenize", content=text)["tokens"]
+        for apart in (False, True):
+            drafting.complete(PROMPTS[0], n_predict=1, id_slot=2, cache_prompt=True)  # nothing of the text is left
+            first = drafting.complete(prompt, n_predict=60, id_slot=2, cache_prompt=True)["tokens"]
+            if apart:
+                drafting.complete(PROMPTS[3] * 8, n_predict=4, id_slot=2, cache_prompt=True, verify_width=4)
+            reply = drafting.complete([*prompt, *first], n_predict=96, id_slot=2, cache_prompt=True, verify_width=8)
+            assert reply["timings"]["cache_n"] >= len(prompt) + 58
+            rates.append((reply["tokens"], reply["timings"]["draft_n_accepted"], reply["timings"]["draft_n"]))
     assert rates[1] == rates[0]
     assert rates[0][1] > 0
+
+
+def test_choices_of_a_prompt_without_drafts(plain: Worker, drafting: Worker) -> None:
+    """The block knows nothing of the prompt, and the slots may draft again afterwards."""
+    options = {"n": 3, "seed": 5, "temperature": 0.8, "max_tokens": 24, "prompt": LONG}
+    wanted = [choice["text"] for choice in plain.post("/v1/completions", **options)["choices"]]
+    for width in ({"speculative": False}, {"verify_width": 4}, {"speculative": False}, {"verify_width": 4}):
+        reply = drafting.post("/v1/completions", **options, **width)
+        assert [choice["text"] for choice in reply["choices"]] == wanted
+
+
+def test_replies_with_and_without_drafts_beside_each_other(plain: Worker, drafting: Worker) -> None:
+    """The model's graph writes for the block of some slots of a pass and not of others."""
+    wanted = [plain.complete(prompt, n_predict=64, ignore_eos=True)["tokens"] for prompt in PROMPTS]
+    for turn in range(2):
+        got = together(
+            *(
+                lambda prompt=prompt, off=(i + turn) % 2: drafting.complete(  # type: ignore[misc]
+                    prompt, n_predict=64, ignore_eos=True, **({"speculative": False} if off else {"verify_width": 2})
+                )["tokens"]
+                for i, prompt in enumerate(PROMPTS)
+            )
+        )
+        assert got == wanted
 
 
 def test_slot_that_is_saved_and_restored(plain: Worker, drafting: Worker, slots: Path) -> None:

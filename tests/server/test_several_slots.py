@@ -111,3 +111,25 @@ def test_drafts_of_slots_that_run_together(
         else:
             assert len({cycle["width"] for cycle in full}) > 1
             assert max(cycle["n_rows"] for cycle in full) == 8
+
+
+@pytest.mark.parametrize("even", [True, False], ids=["even", "uneven"])
+def test_policy_knows_that_a_reply_without_drafts_keeps_others_from_theirs(
+    demo_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, even: bool
+) -> None:
+    """It observes that reply as well, where they share passes."""
+    monkeypatch.setenv("RECORD", str(tmp_path / "record"))
+    flags = ("--ctx-size", "1024", "--parallel", "2", *([] if even else ["--no-even-drafts"]))
+    with Worker(demo_model, tmp_path / "log", *flags, policy="Uneven") as server:
+        together(
+            lambda: server.complete(PROMPTS[0], n_predict=160, ignore_eos=True, id_slot=0, speculative=False),
+            lambda: server.complete(PROMPTS[1], n_predict=160, ignore_eos=True, id_slot=1),
+        )
+    lines = [json.loads(line) for line in (tmp_path / "record").read_text("utf-8").splitlines()]
+    shared = [line["context"] for line in lines if "context" in line and line["context"]["n_active"] == 2]
+    seen = {line["observation"]["seq"] for line in lines if "observation" in line}
+    assert len(shared) > 6
+    assert {context["seq"] for context in shared} == {1}
+    # with even drafts none are made, otherwise as many as there are tokens left
+    assert max(context["max_width"] for context in shared[1:]) == (1 if even else 8)
+    assert seen == {0, 1}

@@ -9,9 +9,9 @@ import pytest
 
 from pylucebox import InvalidArgumentError
 from pylucebox._sidecar import find_sidecar
-from pylucebox.calibration import CostStore
+from pylucebox.calibration import CostKey, CostStore
 from pylucebox.serve import _native
-from pylucebox.serve.costs import ServerCosts, _timed
+from pylucebox.serve.costs import ServerCosts, _timed, fill_draft, fill_verify
 from pylucebox.serve.drafting import ids_of, plan_drafter
 from pylucebox.serve.flags import parse_flags
 from pylucebox.testing import TinySpec, write_tiny_model
@@ -64,21 +64,53 @@ class Measured:
     def __init__(self, n_past: int) -> None:
         self.n_past = n_past
 
-    def get_costs(self, out: Any) -> None:
+    def get_costs(self, n_active: int, out: Any) -> None:
         costs = out._obj
-        costs.n_past = self.n_past
-        costs.verify_us[:] = [100.0 * (i + 1) for i in range(8)]
-        costs.draft_us[:] = [10.0 * (i + 1) for i in range(7)]
+        costs.n_past = self.n_past if n_active < 3 else 0  # it has two slots
+        costs.on_gpu = 1
+        for n_rows in range(n_active, 9, n_active):
+            costs.verify_us[n_rows - 1] = 100.0 * n_rows * n_active
+        for n_drafts in range(1, 8 // n_active):
+            costs.draft_us[n_drafts - 1] = 10.0 * n_drafts * n_active
+
+
+def key(**settings: str) -> CostKey:
+    return CostKey(model=(), settings=tuple(settings.items()), build="1", device=())
 
 
 @pytest.mark.parametrize("n_past", [0, 128])
-def test_costs_that_were_measured_or_not(n_past: int) -> None:
-    found = ServerCosts(Measured(n_past), None, CostStore(None)).find()  # type: ignore[arg-type]
-    if n_past == 0:
-        assert found is None
-    else:
-        assert found is not None
-        assert (found.verify_us[7], found.draft_us[6], found.source) == (800.0, 70.0, "sweep")
+def test_costs_that_were_measured_or_not(tmp_path: Path, n_past: int) -> None:
+    store = CostStore(tmp_path)
+    costs = ServerCosts(Measured(n_past), key(), store)  # type: ignore[arg-type]
+    assert not costs.stored
+    found = costs.find()
+    assert sorted(found) == ([1, 2] if n_past else [])
+    if n_past:
+        assert (found[1].verify_us[7], found[1].draft_us[6], found[1].source) == (800.0, 70.0, "sweep")
+        assert (found[2].verify_us[7], found[2].draft_us[2]) == (1600.0, 60.0)
+        assert found[1].on_gpu
+    assert ServerCosts(Measured(0), key(), store).find() == found  # type: ignore[arg-type]
+    assert ServerCosts(Measured(0), key(other="flags"), store).find() == {}  # type: ignore[arg-type]
+
+
+def test_rows_and_drafts_between_those_that_were_timed() -> None:
+    single = [100.0, 150.0, 200.0, 250.0, 300.0, 350.0, 400.0, 450.0]
+    assert fill_verify([0, 0, 300.0, 0, 0, 600.0, 0, 0], single, 3) == [150, 225, 300, 400, 500, 600, 700, 800]
+    assert fill_verify([0, 0, 0, 300.0, 0, 0, 0, 200.0], single, 4)[4:] == [300.0] * 4  # no more rows for less time
+    chain = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0]
+    assert fill_draft([15.0, 24.0, 0, 0, 0, 0, 0], chain) == pytest.approx([15, 24, 36, 48, 60, 72, 84])
+
+
+def test_costs_of_several_slots_are_those_of_their_passes() -> None:
+    from pylucebox.serve.policy import PolicyHost
+
+    found = ServerCosts(Measured(128), None, CostStore(None)).find()  # type: ignore[arg-type]
+    policy = AdaptiveWidth()
+    loaded = _native.Event(kind=_native.LOADED, n_draft_max=7)
+    loaded.n_slots = 2
+    PolicyHost(lambda: policy, lambda: found).handle(loaded)
+    for n_active in (1, 2):
+        assert policy._book.at(n_active, 64).prices.verify[7] == pytest.approx(800.0 * n_active, rel=0.01)
 
 
 @pytest.mark.parametrize(("make", "asked"), [(AdaptiveWidth, True), (lambda: FixedWidth(4), False)])
@@ -86,7 +118,7 @@ def test_only_a_policy_that_takes_costs_is_told_them(make: Any, asked: bool) -> 
     from pylucebox.serve.policy import PolicyHost
 
     calls: list[WidthPolicy | None] = []
-    host = PolicyHost(make, lambda: calls.append(None))
+    host = PolicyHost(make, lambda: calls.append(None) or {})  # type: ignore[func-returns-value]
     event = _native.Event(kind=_native.LOADED, n_draft_max=7)
     event.n_slots = 1
     host.handle(event)

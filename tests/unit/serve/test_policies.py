@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,8 +11,8 @@ import pytest
 
 from pylucebox import InvalidArgumentError
 from pylucebox.serve import _native
-from pylucebox.serve.policy import PolicyHost, answer_events
-from pylucebox.width import CycleContext, CycleObservation, CyclePlan, FixedWidth
+from pylucebox.serve.policy import AT_ONCE, PolicyHost, answer_events
+from pylucebox.width import AdaptiveWidth, CycleContext, CycleObservation, CyclePlan, FixedWidth
 
 
 class Log:
@@ -157,16 +159,47 @@ def test_policy_that_looks_at_the_drafts() -> None:
     assert (ask.slots[0].next_width, ask.slots[0].next_n_draft) == (2, 1)
 
 
-def test_reply_that_is_not_worth_it_goes_without_drafts() -> None:
+def test_reply_that_is_not_worth_it_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     log = Log()
     host = PolicyHost(lambda: Deep(log))
     host.handle(loaded(2))
-    begin = event(_native.BEGIN, {**BEGIN, "n_left": 5})
-    host.handle(begin)
-    assert ("worth", (10, 5)) in log.lines
-    assert (begin.slots[0].next_width, begin.slots[0].next_n_draft, begin.slots[0].next_ask) == (1, 0, 0)
-    host.handle(event(_native.REPORT, {**BEGIN, "width": 1, "n_tokens": 1}))
-    assert not any(what == "observe" for what, _ in log.lines)
+    asked = {"slot": 1, "n_tokens": 6}
+    for n_left, refused in ((5, 1), (50, 0), (-1, 0)):
+        question = event(_native.WORTH, {**asked, "n_left": n_left})
+        host.handle(question)
+        assert question.slots[0].refused == refused
+        assert bool(capsys.readouterr().err) == refused
+    assert [value for what, value in log.lines if what == "worth"] == [(6, 5), (6, 50), (6, 2**31 - 1)]
+    assert not any(what in ("begin", "observe") for what, _ in log.lines)
+
+
+def test_slots_that_decide_for_themselves_are_observed_and_not_planned() -> None:
+    log = Log()
+    host = PolicyHost(log.policy)
+    host.handle(loaded(2))
+    both = [{**BEGIN, "slot": slot, "width": 1, "n_tokens": 1} for slot in (0, 1)]
+    both[0]["max_width"] = 0
+    host.handle(event(_native.REPORT, *both, n_active=2))
+    assert [(what, getattr(value, "seq", None)) for what, value in log.lines] == [
+        ("observe", 0),
+        ("observe", 1),
+        ("choose", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("make", "known", "at_once"),
+    [
+        (AdaptiveWidth, AT_ONCE, True),
+        (lambda: FixedWidth(3), AT_ONCE, True),
+        (lambda: Noting(Log()), AT_ONCE, False),  # derived from one that is
+        (lambda: Noting(Log()), (Noting,), True),
+    ],
+)
+def test_policies_that_answer_at_once(make: Any, known: tuple[type, ...], at_once: bool) -> None:
+    host = PolicyHost(make, at_once=known)
+    host.handle(loaded(1))
+    assert host.answers_at_once is at_once
 
 
 @pytest.mark.parametrize("width", [0, 9, "wide", True, 4.0], ids=str)
@@ -186,29 +219,53 @@ def test_what_is_no_policy() -> None:
         PolicyHost(object).handle(loaded(1))  # type: ignore[arg-type]
 
 
+class Library:
+    """A native library whose events are given."""
+
+    def __init__(self, *coming: Any) -> None:
+        self.coming = list(coming)
+        self.said: list[Any] = []
+        self.call: Any = None
+
+    def policy_next(self, here: Any) -> None:
+        source = self.coming.pop(0) if self.coming else event(_native.CLOSED)
+        for name, _ in _native.Event._fields_:
+            setattr(here._obj, name, getattr(source, name))
+
+    def policy_answer(self, here: Any) -> None:
+        self.said.append(here._obj.kind)
+
+    def policy_call(self, here: Any, answer: Any) -> None:
+        self.call = here._obj, answer
+
+    def policy_give_up(self, reason: bytes) -> None:
+        self.said.append(reason)
+
+
+class Broken(FixedWidth):
+    def choose(self, seq: int, context: CycleContext) -> int:  # noqa: ARG002
+        raise KeyError("x")
+
+
 def test_failure_is_told_and_ends_the_answers(capsys: pytest.CaptureFixture[str]) -> None:
-    class Library:
-        def __init__(self) -> None:
-            self.coming = [loaded(1), event(_native.BEGIN, {**BEGIN, "slot": 0})]
-            self.said: list[Any] = []
-
-        def policy_next(self, here: Any) -> None:
-            here._obj.__init__()
-            source = self.coming.pop(0)
-            for name, _ in _native.Event._fields_:
-                setattr(here._obj, name, getattr(source, name))
-
-        def policy_answer(self, here: Any) -> None:
-            self.said.append(here._obj.kind)
-
-        def policy_give_up(self, reason: bytes) -> None:
-            self.said.append(reason)
-
-    class Broken(FixedWidth):
-        def choose(self, seq: int, context: CycleContext) -> int:  # noqa: ARG002
-            raise KeyError("x")
-
-    lib = Library()
+    lib = Library(loaded(1), event(_native.BEGIN, {**BEGIN, "slot": 0}))
     answer_events(lib, PolicyHost(lambda: Broken(2)))  # type: ignore[arg-type]
     assert lib.said == [_native.LOADED, b"KeyError: 'x'"]
     assert "KeyError" in capsys.readouterr().err
+
+
+def test_call_answers_in_place_or_gives_up() -> None:
+    for policy, said in ((FixedWidth(4), []), (Broken(4), [b"KeyError: 'x'"])):
+        lib = Library(loaded(2))
+        answer_events(lib, PolicyHost(lambda policy=policy: policy, at_once=(type(policy),)), lambda _: True)  # type: ignore[arg-type, misc]
+        here, answer = lib.call
+        ctypes.pointer(here)[0] = event(_native.BEGIN, BEGIN, n_active=1)
+        assert answer() == (not said)
+        assert lib.said == [_native.LOADED, *said]
+        assert said or here.slots[0].next_width == 4
+
+
+def test_nobody_is_called_where_others_run_python_too() -> None:
+    lib = Library(loaded(2))
+    answer_events(lib, PolicyHost(AdaptiveWidth), lambda thread: thread != threading.get_ident())  # type: ignore[arg-type]
+    assert lib.call is None
