@@ -1,4 +1,5 @@
-// The C functions of liblucebox-server: upstream's server, and the mailbox through which width policies answer it. pylucebox/serve/_native.py declares them for ctypes; keep the two alike.
+// The C functions of liblucebox-server: upstream's server, and the mailbox through which width policies answer it.
+// pylucebox/serve/_native.py declares them for ctypes; keep the two alike.
 #pragma once
 
 #include <stdint.h>
