@@ -85,6 +85,7 @@ class Run:
         self._session = session
         self._token_bytes = token_bytes
         self._driver = None if policy is None else PolicyDriver(policy, seq, session.n_ctx, session.max_width)
+        self._overhears: PolicyDriver | None = None  # told of a text that does without MTP, once it is over
         self._width = request.verify_width if request.use_mtp else 1
         self._sampler = session.open_sampler(request.sampling, request.chat_json)
         self._sampler_rng = None if request.sampling.is_greedy else self._sampler.rng
@@ -129,6 +130,7 @@ class Run:
         reason = driver.reason_against(len(self._request.prompt), self._request.max_tokens)
         if reason is not None:
             self._request = replace(self._request, spec=spec_inactive(SpecReason.NOT_WORTH_IT, reason))
+            self._overhears = driver if driver.logprobs else None
             self._driver, self._width = None, 1
 
     def n_first(self, n_active: int) -> int:
@@ -156,7 +158,10 @@ class Run:
 
     def ask(self) -> Ask:
         """Return what the cycle should do for this run."""
-        return Ask(self.seq, self._width if self._driver is None else self._driver.width, self._n_left)
+        driver = self._driver
+        if driver is None:
+            return Ask(self.seq, self._width, self._n_left, self._overhears is not None)
+        return Ask(self.seq, driver.width, self._n_left, driver.logprobs)
 
     def absorb(self, result: SeqCycle, times: CycleTimes, wall_ns: int) -> None:
         """Take what a cycle gave this run.
@@ -261,6 +266,8 @@ class Run:
         self.finish_reason = reason
         if self._driver is not None:
             self._telemetry = self._driver.telemetry()  # now, since the next request starts it anew
+        if self._overhears is not None:
+            self._overhears.overhear([logprob for result, _, _ in self._cycles for logprob in result.logprobs])
         if not self._reads_text:
             self._texts.append(self._assembler.push(b"".join(map(self._token_bytes, self._tokens))))
         self._texts.append(self._assembler.finish())

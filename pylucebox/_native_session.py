@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 TOKENS_AT: Final = 5
 DRAFT_TOKENS_AT: Final = TOKENS_AT + MAX_WIDTH
 DRAFT_PROBS_AT: Final = DRAFT_TOKENS_AT + MAX_DRAFT
+LOGPROBS_AT: Final = DRAFT_PROBS_AT + MAX_DRAFT
 
 _new_tuple = tuple.__new__  # makes a NamedTuple without the Python function that its class has for that
 
@@ -206,8 +207,8 @@ class NativeSession:
         """
         if self.n_seq > 1:
             self._requests_bytes[:] = self._no_requests  # who is not asked for takes no part
-        for seq, width, max_tokens in asks:
-            self._write_request(self._requests_bytes, seq * self._request_size, width, max_tokens)
+        for seq, width, max_tokens, logprobs in asks:
+            self._write_request(self._requests_bytes, seq * self._request_size, width, max_tokens, logprobs)
         status = self._calls.run(self._native_cycle, self._requests, self._results, self._stats)
         if status or _ffi.pending:
             self._check(status, "cannot run a cycle")
@@ -225,6 +226,7 @@ class NativeSession:
                 values[DRAFT_PROBS_AT : DRAFT_PROBS_AT + n_drafted],
                 n_verified,
                 values[DRAFT_TOKENS_AT : DRAFT_TOKENS_AT + n_drafted],
+                values[LOGPROBS_AT : LOGPROBS_AT + n_tokens] if ask[3] else (),
             )
             results.append(_new_tuple(SeqCycle, result))
         return results, _new_tuple(CycleTimes, self._read_stats(self._stats_bytes))

@@ -13,6 +13,7 @@ from pylucebox.width import (
     CycleContext,
     CycleObservation,
     DraftPolicy,
+    TextListener,
     WidthPolicy,
     WidthTelemetry,
     check_choice,
@@ -40,6 +41,8 @@ class PolicyDriver:
         Rows to verify in the next cycle.
     n_first
         Further drafts to make before that cycle; 0 when the cycle can make all it needs itself.
+    logprobs
+        Whether the policy wants to know how probable the trunk holds the tokens.
     """
 
     def __init__(self, policy: WidthPolicy, seq: int, n_ctx: int, max_width: int) -> None:
@@ -55,6 +58,8 @@ class PolicyDriver:
         self._n_active = 1
         self._asks = False
         self._hints: TextHints | None = None
+        self._listener = policy if isinstance(policy, TextListener) and policy.wants_logprobs else None
+        self.logprobs = self._listener is not None
 
     def reason_against(self, prompt_tokens: int, max_tokens: int) -> str | None:
         """Return why a request of this size should do without MTP, or None."""
@@ -63,6 +68,11 @@ class PolicyDriver:
     def telemetry(self) -> WidthTelemetry | None:
         """Return what the policy tells of the request so far, or None if it tells nothing."""
         return None if self._drafts is None else self._drafts.telemetry()
+
+    def overhear(self, logprobs: Sequence[float]) -> None:
+        """Tell the policy of a text that was written without MTP, which it advised."""
+        if self._listener is not None:
+            self._listener.overhear(logprobs)
 
     def tell(self, hints: TextHints) -> None:
         """Take what is known of the text, for all cycles from now on."""
@@ -88,7 +98,7 @@ class PolicyDriver:
         self._room = self._n_ctx - n_past
         self._n_active = n_active
         widest = self._widest = min(self._max_width, n_left, self._room)
-        context = CycleContext(self._seq, n_past, n_left, widest, n_active, self._hints)
+        context = CycleContext(self._seq, n_past, n_left, widest, n_active, self._hints, self.logprobs)
         if self._drafts is None:
             width = self._policy.choose(self._seq, context)
             # the ordinary case costs no call, here and below
@@ -121,7 +131,7 @@ class PolicyDriver:
 
     def observe(self, result: SeqCycle, times: CycleTimes) -> None:
         """Tell the policy what came of its choice."""
-        seq, tokens, n_drafted, n_accepted, _, draft_probs, n_verified, draft_tokens = result
+        seq, tokens, n_drafted, n_accepted, _, draft_probs, n_verified, draft_tokens, logprobs = result
         draft_us, verify_us, _, rollback_us, n_rows, _, _, graph_built, draft_graph_built, _, _ = times
         observation = CycleObservation(
             seq,
@@ -138,6 +148,8 @@ class PolicyDriver:
             tokens,
             self._n_active,
             draft_graph_built,
+            False,
+            logprobs,
         )
         self._policy.observe(seq, observation)
 

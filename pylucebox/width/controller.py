@@ -19,11 +19,12 @@ from pylucebox._errors import InvalidArgumentError
 from pylucebox._stats import MAX_DRAFT
 from pylucebox.width.acceptance import Acceptance, expected_tokens
 from pylucebox.width.book import CostBook
-from pylucebox.width.breakeven import tokens_to_earn_back
+from pylucebox.width.breakeven import Experience, tokens_to_earn_back
 from pylucebox.width.calibration import Calibrator
 from pylucebox.width.choice import PLENTY, Price, best_of, rates_of, worth_knowing, worth_verifying
 from pylucebox.width.costs import Prices
 from pylucebox.width.exploration import Credits
+from pylucebox.width.hints import TextHints
 from pylucebox.width.joint import JointChoice
 from pylucebox.width.ledger import Ledger
 from pylucebox.width.lookahead import Lookahead
@@ -33,6 +34,9 @@ from pylucebox.width.plain_steps import PlainSteps
 from pylucebox.width.policy import MAX_WIDTH, CycleContext, CycleObservation, CyclePlan, WidthCosts
 from pylucebox.width.report import Tally
 from pylucebox.width.sequence import SequenceState
+from pylucebox.width.short_steps import SHORT_STEP_US, ShortSteps
+from pylucebox.width.spurts import Spurts
+from pylucebox.width.surprise import Foretold
 from pylucebox.width.telemetry import WidthTelemetry
 from pylucebox.width.thrift import Thrift
 
@@ -74,6 +78,8 @@ class AdaptiveWidth:
         self._speed_seen = 0.0  # tokens per us of earlier requests
         self._decide_us = 0.0  # what a decision took lately
         self._plain_steps = PlainSteps()
+        self._foretold = Foretold()
+        self._experience = Experience()
         self._take(costs)
 
     # ---- requests
@@ -85,15 +91,18 @@ class AdaptiveWidth:
         if self._tokens >= _SPEED_TOKENS:
             speed = self._tokens / self._took_us
             self._speed_seen = 0.5 * (self._speed_seen + speed) if self._speed_seen else speed
+        if self._short_steps.n_tokens:
+            prices = self._model.prices
+            self._experience.learn(-self._ledger.lost_us / prices.verify[0], self._short_steps.n_tokens, prices)
         self._calibrator.begin()
         self._start()
 
     def _start(self) -> None:
         self._model = self._book.at(1, 0)
+        self._tally = Tally()
         self._open_accounts()
         self._sequences = {}
         self._thrift = Thrift()
-        self._tally = Tally()
         self._trials = [0] * MAX_WIDTH
         self._uses_probs = True
         self._tokens = 0
@@ -112,10 +121,12 @@ class AdaptiveWidth:
         tokens = expected_tokens(self._carried.rates())[k]
         self._price = Price(tokens, tokens / rates[k])
         self._is_brief = self._on_gpu and prices.verify[0] < _BRIEF_US
+        self._is_short = not self._on_gpu and self._model.known and prices.verify[0] < SHORT_STEP_US
         self._lookahead = Lookahead()
         if not self._is_brief:
             self._lookahead.refresh_all(self._price.per_us(prices.verify[0]), prices)
         self._ledger = Ledger()
+        self._short_steps = ShortSteps(self._book, self._plain_steps, self._ledger, self._tally)
         self._credits = Credits(prices.draft[MAX_DRAFT])
 
     def load_costs(self, costs: WidthCosts) -> None:
@@ -137,15 +148,25 @@ class AdaptiveWidth:
         if not model.known or model.prefill_us_per_token <= 0.0:
             return None
         prices = model.prices
+        saved = self._experience.saved
+        if saved is not None:
+            needed = prompt_tokens * model.prefill_us_per_token / (saved * prices.verify[0]) if saved > 0.0 else None
+            return _reason(prompt_tokens, max_tokens, needed)
         for acceptance, seen in ((self._carried.rates(), self._speed_seen), ([1.0] * MAX_DRAFT, 0.0)):
             speed = max(seen, *rates_of(acceptance, MAX_DRAFT, prices))
             needed = tokens_to_earn_back(prompt_tokens, model.prefill_us_per_token, prices.verify[0], speed)
             if needed is not None:
                 break  # else ask whether the best conceivable text would do
-        if needed is not None and max_tokens >= needed:
-            return None
-        when = "it never earns back" if needed is None else f"it earns back after about {needed:.0f} tokens"
-        return f"MTP makes a prompt of {prompt_tokens} tokens slower, which {when}; max_tokens is {max_tokens}"
+        return _reason(prompt_tokens, max_tokens, needed)
+
+    def overhear(self, logprobs: Sequence[float]) -> None:
+        """Take how probable the trunk held the tokens of a request that was refused, natural logarithms."""
+        self._experience.overhear(logprobs, self._foretold, self._model.prices)
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether observations should tell how probable the trunk held its tokens."""
+        return not self._on_gpu
 
     # ---- planning
 
@@ -156,16 +177,22 @@ class AdaptiveWidth:
 
     def plan(self, seq: int, context: CycleContext) -> CyclePlan:
         """Return what the next cycle should do for a sequence."""
+        if context.logprobs and self._is_short and context.n_active == 1:
+            return self._short_steps.plan(self._state_of(seq, context.n_past), context)
         began = self._clock()
         plan = self._plan(seq, context)
         self._thrift.spend(self._clock() - began)
         return plan
 
-    def _plan(self, seq: int, context: CycleContext) -> CyclePlan:
-        _, n_past, n_left, max_width, n_active, hints = context
+    def _state_of(self, seq: int, n_past: int, hints: TextHints | None = None) -> SequenceState:
         state = self._sequences.get(seq)
         if state is None or n_past < state.n_past:  # a new request took the place of a finished one
-            state = self._sequences[seq] = SequenceState(self._carried.successor(), hints)
+            state = self._sequences[seq] = SequenceState(self._carried.successor(), hints, Spurts(self._foretold))
+        return state
+
+    def _plan(self, seq: int, context: CycleContext) -> CyclePlan:
+        _, n_past, n_left, max_width, n_active, hints, _ = context
+        state = self._state_of(seq, n_past, hints)
         members = self._pass.members
         opens = not members or seq in members
         if opens:
@@ -340,10 +367,11 @@ class AdaptiveWidth:
 
     def observe(self, seq: int, observation: CycleObservation) -> None:
         """Learn from a finished cycle."""
+        state = self._state_of(seq, 0) if seq not in self._sequences else self._sequences[seq]  # without a plan
+        if observation.logprobs and self._is_short and observation.n_active == 1:
+            self._short_steps.observe(state, observation)
+            return
         began = self._clock()
-        state = self._sequences.get(seq)
-        if state is None:  # by a caller that did not plan
-            state = self._sequences[seq] = SequenceState(self._carried.successor())
         tokens = observation.tokens
         n_tokens = len(tokens) or observation.n_accepted + 1
         self._tally.add(observation, n_tokens, state.reason)
@@ -481,3 +509,11 @@ class AdaptiveWidth:
             raise InvalidArgumentError(argument="stored", value=stored, allowed=allowed) from error
         self._book, self._calibrator = book, calibrator
         self._start()
+
+
+def _reason(prompt_tokens: int, max_tokens: int, needed: float | None) -> str | None:
+    """Return why a request should do without MTP that needs so many tokens to earn it back, or None."""
+    if needed is not None and max_tokens >= needed:
+        return None
+    when = "it never earns back" if needed is None else f"it earns back after about {needed:.0f} tokens"
+    return f"MTP makes a prompt of {prompt_tokens} tokens slower, which {when}; max_tokens is {max_tokens}"
