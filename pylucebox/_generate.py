@@ -43,6 +43,8 @@ Cycle = tuple[SeqCycle, CycleTimes, int]
 # FROM_DRAFT[a][:n] tells which of n tokens were drafted when a drafts held: the first a of them.
 _FROM_DRAFT: Final = tuple((True,) * held + (False,) * (MAX_DRAFT + 1 - held) for held in range(MAX_DRAFT + 1))
 
+_LISTENS: Final = 4  # cycles of a request without MTP, for each of which one tells how probable its token was
+
 
 class Run:
     """A request in a sequence of a session. Not thread-safe; the caller clears the sequence before and after.
@@ -130,7 +132,7 @@ class Run:
         reason = driver.reason_against(len(self._request.prompt), self._request.max_tokens)
         if reason is not None:
             self._request = replace(self._request, spec=spec_inactive(SpecReason.NOT_WORTH_IT, reason))
-            self._overhears = driver if driver.logprobs else None
+            self._overhears = driver if driver.overhears() else None
             self._driver, self._width = None, 1
 
     def n_first(self, n_active: int) -> int:
@@ -160,7 +162,8 @@ class Run:
         """Return what the cycle should do for this run."""
         driver = self._driver
         if driver is None:
-            return Ask(self.seq, self._width, self._n_left, self._overhears is not None)
+            listens = self._overhears is not None and len(self._cycles) % _LISTENS == 0
+            return Ask(self.seq, self._width, self._n_left, listens)
         return Ask(self.seq, driver.width, self._n_left, driver.logprobs)
 
     def absorb(self, result: SeqCycle, times: CycleTimes, wall_ns: int) -> None:
@@ -267,7 +270,8 @@ class Run:
         if self._driver is not None:
             self._telemetry = self._driver.telemetry()  # now, since the next request starts it anew
         if self._overhears is not None:
-            self._overhears.overhear([logprob for result, _, _ in self._cycles for logprob in result.logprobs])
+            logprobs = [logprob for result, _, _ in self._cycles for logprob in result.logprobs]
+            self._overhears.overhear(logprobs, len(self._cycles))
         if not self._reads_text:
             self._texts.append(self._assembler.push(b"".join(map(self._token_bytes, self._tokens))))
         self._texts.append(self._assembler.finish())

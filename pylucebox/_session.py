@@ -58,9 +58,9 @@ class SeqCycle(NamedTuple):
 
     Token i was sampled from row i; the first `n_accepted` tokens equal their drafts. `finish` is a ``FINISH_`` number;
     after FINISH_EOG the last token is the end token; with FINISH_FAILED there may be none. `draft_probs` and
-    `draft_tokens` have `n_drafted` entries, of which the first `n_verified` were rows of the verify step. `logprobs`, if
-    they were asked for, are natural logarithms of the trunk's own probabilities of the tokens, NaN where the logits are
-    not on the host.
+    `draft_tokens` have `n_drafted` entries, of which the first `n_verified` were rows of the verify step. `logprobs`,
+    if they were asked for, are natural logarithms of the trunk's own probabilities of the tokens, NaN where the logits
+    are not on the host.
     """
 
     seq: int

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from pylucebox.width.costs import Prices
+from pylucebox._stats import MAX_DRAFT
+from pylucebox.width.choice import rates_of
+from pylucebox.width.costs import CostModel
 from pylucebox.width.spurts import COLD_STEPS, best_chain
 from pylucebox.width.surprise import Foretold, Surprise
 
-__all__ = ["Experience", "tokens_to_earn_back"]
+__all__ = ["Experience", "foretold_saving", "reason_against", "tokens_to_earn_back"]
 
-_NEWS: Final = 0.2  # weight of a request in what requests save
+_NEWS: Final = 0.12  # weight of a request in what requests save
+_HOPE: Final = 0.2  # plain steps per token that drafts are hoped to save before there was a request
 _ENOUGH: Final = 32  # tokens that a request must have to count
 _BLOCK: Final = 12  # tokens that are looked at together
 
@@ -44,10 +47,10 @@ def tokens_to_earn_back(
 
 
 class Experience:
-    """What MTP saved in the requests so far, or would have saved in those that did without.
+    """What MTP saved in the requests so far, or would have saved in those that did without it.
 
-    How much a text surprises the trunk tells whether its drafts would have held, so a refusal is lifted by easy texts
-    that it was wrong for.
+    How much a text surprises the trunk tells whether its drafts would have held, so easy texts lift a refusal that was
+    wrong for them.
 
     Attributes
     ----------
@@ -58,28 +61,68 @@ class Experience:
     def __init__(self) -> None:
         self.saved: float | None = None
 
-    def learn(self, saved_steps: float, n_tokens: int, prices: Prices) -> None:
+    def learn(self, saved_steps: float, n_tokens: int) -> None:
         """Take a request of so many tokens, which took so many plain steps less than it has tokens."""
         if n_tokens < _ENOUGH:
             return
-        if self.saved is None:
-            self.saved = _most_saved(prices)
-        self.saved += _NEWS * (max(0.0, saved_steps) / n_tokens - self.saved)
-
-    def overhear(self, logprobs: Sequence[float], foretold: Foretold, prices: Prices) -> None:
-        """Take a request without MTP, by the logarithms of the probabilities that the trunk gave to its tokens."""
-        saved_steps, was_easy = 0.0, False
-        for begin in range(0, len(logprobs) - _BLOCK + 1, _BLOCK):
-            surprise = Surprise()
-            surprise.take(logprobs[begin : begin + _BLOCK])
-            gain = best_chain(foretold.tokens(surprise.mean), len(prices.draft) - 1, prices)[1]
-            is_easy = gain > 0.0
-            if is_easy:
-                saved_steps += _BLOCK * gain - (0.0 if was_easy else COLD_STEPS)
-            was_easy = is_easy
-        self.learn(saved_steps, len(logprobs), prices)
+        known = _HOPE if self.saved is None else self.saved
+        self.saved = known + _NEWS * (max(0.0, saved_steps) / n_tokens - known)
 
 
-def _most_saved(prices: Prices) -> float:
-    """Return the plain steps per token that drafts save which all hold."""
-    return max(0.0, best_chain([k + 1.0 for k in range(len(prices.draft))], len(prices.draft) - 1, prices)[1])
+def foretold_saving(logprobs: Sequence[float], n_tokens: int, foretold: Foretold, costs: Sequence[float]) -> float:
+    """Return the plain steps that drafts would have saved in a text.
+
+    Parameters
+    ----------
+    logprobs
+        Logarithms of the probabilities that the trunk gave to some of its tokens, at even distances.
+    n_tokens
+        Tokens that it has.
+    foretold, costs
+        What drafts bring where a text surprises so much, and what cycles with 0 to 7 drafts cost in plain steps.
+    """
+    n_each = n_tokens / max(1, len(logprobs))
+    saved_steps, was_easy = 0.0, False
+    for begin in range(0, len(logprobs) - _BLOCK + 1, _BLOCK):
+        surprise = Surprise()
+        surprise.take(logprobs[begin : begin + _BLOCK])
+        gain = best_chain(foretold.tokens(surprise.mean), costs, MAX_DRAFT)[1]
+        is_easy = gain > 0.0
+        if is_easy:
+            saved_steps += _BLOCK * n_each * gain - (0.0 if was_easy else COLD_STEPS)
+        was_easy = is_easy
+    return saved_steps
+
+
+def reason_against(
+    prompt_tokens: int, max_tokens: int, model: CostModel, *, saved: float | None, acceptance: list[float], speed: float
+) -> str | None:
+    """Return why a request should do without MTP, or None.
+
+    Parameters
+    ----------
+    prompt_tokens, max_tokens
+        Of the request.
+    model
+        What the machine takes.
+    saved
+        Plain steps per token that MTP saved lately, as an `Experience` tells; None if there is none.
+    acceptance, speed
+        Without one: how often drafts are expected to hold, and tokens per microsecond of earlier requests.
+    """
+    tax_us, prices = model.prefill_us_per_token, model.prices
+    if not model.known or tax_us <= 0.0:
+        return None
+    needed: float | None = None
+    if saved is not None:
+        needed = prompt_tokens * tax_us / (saved * prices.verify[0]) if saved > 0.0 else None
+    else:
+        for rates, seen in ((acceptance, speed), ([1.0] * MAX_DRAFT, 0.0)):
+            fastest = max(seen, *rates_of(rates, MAX_DRAFT, prices))
+            needed = tokens_to_earn_back(prompt_tokens, tax_us, prices.verify[0], fastest)
+            if needed is not None:
+                break  # else ask whether the best conceivable text would do
+    if needed is not None and max_tokens >= needed:
+        return None
+    when = "it never earns back" if needed is None else f"it earns back after about {needed:.0f} tokens"
+    return f"MTP makes a prompt of {prompt_tokens} tokens slower, which {when}; max_tokens is {max_tokens}"

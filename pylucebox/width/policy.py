@@ -193,12 +193,25 @@ class DraftPolicy(WidthPolicy, Protocol):
 class TextListener(Protocol):
     """A policy that learns from how probable the trunk holds the tokens of a text."""
 
-    @property
-    def wants_logprobs(self) -> bool:
-        """Whether it wants `CycleObservation.logprobs` on this machine."""
+    def wants_logprobs(self, *, drafts: bool) -> bool:
+        """Tell whether it wants logprobs on this machine: of requests that may draft, or of those that it refused."""
 
-    def overhear(self, logprobs: Sequence[float]) -> None:
-        """Take the logarithms of the probabilities of a text that was written without MTP, as the policy advised."""
+    def rests(self, seq: int) -> int:
+        """Return for how many cycles of a sequence that is alone in them it need not be asked, since none will draft.
+
+        They are observed together, as one with all their tokens.
+        """
+
+    def overhear(self, logprobs: Sequence[float], n_tokens: int) -> None:
+        """Take the logarithms of probabilities of a text that was written without MTP, as the policy advised.
+
+        Parameters
+        ----------
+        logprobs
+            Of some of its tokens, at even distances.
+        n_tokens
+            Tokens that it has.
+        """
 
 
 @dataclass(frozen=True, slots=True)

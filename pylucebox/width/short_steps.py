@@ -1,4 +1,4 @@
-"""One request on a processor whose plain steps are short: spurts of drafts, and as little thought as can be between them.
+"""One request on a processor with short plain steps: spurts of drafts, and as little thought as can be between them.
 
 A plain step of a small model takes a few hundred microseconds, and Python runs with cold caches behind it, so a thought
 about each of them would cost more than drafts bring.
@@ -14,7 +14,7 @@ from pylucebox.width.plain_steps import PlainSteps
 from pylucebox.width.policy import MAX_WIDTH, CycleContext, CycleObservation, CyclePlan
 from pylucebox.width.report import Tally
 from pylucebox.width.sequence import SequenceState
-from pylucebox.width.spurts import COLD_STEPS
+from pylucebox.width.spurts import COLD_STEPS, StepCosts
 
 __all__ = ["SHORT_STEP_US", "ShortSteps"]
 
@@ -22,7 +22,6 @@ SHORT_STEP_US: Final = 2000.0
 """Plain step of a processor, below which weights come from caches that wider steps empty."""
 
 _PLANS: Final = tuple(CyclePlan(k + 1, k) for k in range(MAX_WIDTH))
-_TIMED: Final = 8  # plain steps for each of which one is timed
 _SAME_COSTS: Final = 64  # tokens of context over which costs stay the same
 _OUTLIER: Final = 1.5  # times its price, the most a cycle counts as
 
@@ -32,7 +31,7 @@ class ShortSteps:
 
     Parameters
     ----------
-    book, plain_steps
+    book, plain_steps, costs
         What is known of the machine; they learn.
     ledger, tally
         Of the request.
@@ -43,10 +42,11 @@ class ShortSteps:
         That the request got from these cycles.
     """
 
-    def __init__(self, book: CostBook, plain_steps: PlainSteps, ledger: Ledger, tally: Tally) -> None:
+    def __init__(self, book: CostBook, plain_steps: PlainSteps, costs: StepCosts, ledger: Ledger, tally: Tally) -> None:
         self.n_tokens = 0
         self._book = book
         self._plain_steps = plain_steps
+        self._costs = costs
         self._ledger = ledger
         self._tally = tally
         self._model = book.at(1, 0)
@@ -64,6 +64,10 @@ class ShortSteps:
         k = state.spurts.choose(limit, n_left, self._model.prices, self._ledger.room) if limit > 0 else 0
         return _PLANS[k]
 
+    def rests(self, state: SequenceState) -> int:
+        """Return for how many cycles nothing will be drafted."""
+        return state.spurts.rests(self._model.prices)
+
     def observe(self, state: SequenceState, observation: CycleObservation) -> None:
         """Learn from a finished cycle."""
         n_accepted, n_verified = observation.n_accepted, observation.n_verified
@@ -75,11 +79,13 @@ class ShortSteps:
             self._drafted(state, observation, n_tokens, plain_us)
         else:
             # The first plain steps behind a spurt are slow, and only for it.
+            self._costs.rest(n_tokens, self._model.prices)
             self._ledger.plain(COLD_STEPS * plain_us if self._was_drafting else 0.0, n_tokens, plain_us)
-            if self._plain_steps.plain(plain_us) and self.n_tokens % _TIMED == 0:
-                self._model.learn_verify(1, observation.verify_us, built=observation.graph_built)
+            if self._plain_steps.plain(plain_us, n_tokens) and not observation.graph_built:
+                self._costs.learn(0, observation.verify_us + observation.rollback_us, plain_us)
+                self._model.learn_verify(1, observation.verify_us, built=False)
         self._was_drafting = n_verified > 0
-        state.spurts.learn(n_verified, n_accepted, observation.logprobs)
+        state.spurts.learn(n_verified, n_accepted, n_tokens, observation.logprobs)
 
     def _drafted(self, state: SequenceState, last: CycleObservation, n_tokens: int, plain_us: float) -> None:
         verify, _, draft, reject = self._model.prices
@@ -87,10 +93,9 @@ class ShortSteps:
         took_us = last.draft_us + last.verify_us + last.rollback_us
         price_us = verify[n_verified] + draft[n_drafted] + reject
         self._ledger.drafted(min(took_us, _OUTLIER * price_us), n_tokens, plain_us)
-        if self._was_drafting:  # else the drafts had to catch up, and caches were full of what plain steps read
-            self._model.learn_verify(last.width, last.verify_us, built=last.graph_built)
-            if not last.draft_graph_built:
-                self._model.learn_draft(n_drafted, max(1.0, last.draft_us))
+        if self._was_drafting and not (last.graph_built or last.draft_graph_built):
+            # else the drafts had to catch up, and caches were full of what plain steps read
+            self._costs.learn(n_verified, took_us, price_us)
         self._plain_steps.drafted(None)
         for depth in range(last.n_accepted + (last.n_accepted < n_verified and n_tokens > last.n_accepted)):
             held = depth < last.n_accepted
