@@ -14,7 +14,8 @@ from pylucebox.width.surprise import Foretold, Surprise
 __all__ = ["Experience", "foretold_saving", "reason_against", "tokens_to_earn_back"]
 
 _NEWS: Final = 0.12  # weight of a request in what requests save
-_HOPE: Final = 0.2  # plain steps per token that drafts are hoped to save before there was a request
+_HOPE: Final = 0.12  # plain steps per token that MTP is hoped to save before there was a request
+_PARKED_STEPS: Final = 0.03  # of a plain step, which MTP costs per token though nothing is drafted
 _ENOUGH: Final = 32  # tokens that a request must have to count
 _BLOCK: Final = 12  # tokens that are looked at together
 
@@ -66,7 +67,7 @@ class Experience:
         if n_tokens < _ENOUGH:
             return
         known = _HOPE if self.saved is None else self.saved
-        self.saved = known + _NEWS * (max(0.0, saved_steps) / n_tokens - known)
+        self.saved = max(0.0, known + _NEWS * (saved_steps / n_tokens - _PARKED_STEPS - known))
 
 
 def foretold_saving(logprobs: Sequence[float], n_tokens: int, foretold: Foretold, costs: Sequence[float]) -> float:

@@ -22,7 +22,7 @@ SHORT_STEP_US: Final = 2000.0
 """Plain step of a processor, below which weights come from caches that wider steps empty."""
 
 _PLANS: Final = tuple(CyclePlan(k + 1, k) for k in range(MAX_WIDTH))
-_SAME_COSTS: Final = 64  # tokens of context over which costs stay the same
+_SAME_COSTS: Final = 64  # tokens over which costs stay the same
 _OUTLIER: Final = 1.5  # times its price, the most a cycle counts as
 
 
@@ -51,6 +51,7 @@ class ShortSteps:
         self._tally = tally
         self._model = book.at(1, 0)
         self._next_at = 0  # tokens of context where costs may be others
+        self._next_timed = 0  # tokens of the text from which another plain step tells its time
         self._was_drafting = False
 
     def plan(self, state: SequenceState, context: CycleContext) -> CyclePlan:
@@ -83,7 +84,9 @@ class ShortSteps:
             self._ledger.plain(COLD_STEPS * plain_us if self._was_drafting else 0.0, n_tokens, plain_us)
             if self._plain_steps.plain(plain_us, n_tokens) and not observation.graph_built:
                 self._costs.learn(0, observation.verify_us + observation.rollback_us, plain_us)
-                self._model.learn_verify(1, observation.verify_us, built=False)
+                if self.n_tokens >= self._next_timed:
+                    self._next_timed = self.n_tokens + _SAME_COSTS
+                    self._model.learn_verify(1, observation.verify_us, built=False)
         self._was_drafting = n_verified > 0
         state.spurts.learn(n_verified, n_accepted, n_tokens, observation.logprobs)
 

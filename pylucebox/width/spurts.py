@@ -34,7 +34,8 @@ _STAYS: Final = 0.8  # of what plain steps bring, above which a spurt goes on: t
 _SAID: Final = 0.35  # weight of surprise in what a spurt is expected to bring, against its own cycles
 _OLD: Final = 0.2  # weight of earlier cycles in these against the last
 _OVERDRAFT: Final = 6.0  # plain steps beyond what may be lost, that a cycle may risk which ought to gain
-_UNTRIED: Final = 1.1  # times its price, a narrow cycle that was only timed among others of its kind
+_IN_USE: Final = 1.1  # times its price, a cycle of a text, whose rows are not the same again and again,
+_UNTRIED: Final = 1.15  # and a narrow one once more
 _NEWS: Final = 0.15  # weight of a cycle in what such cycles take
 _OUTLIER: Final = 1.15  # times what is known, the most that a cycle counts as
 _SHORTEST_REST: Final = 4  # plain steps in a row that nobody thinks about where no spurt can begin,
@@ -77,7 +78,7 @@ class StepCosts:
         """Return the cost of cycles with 0 to 7 drafts, in plain steps."""
         verify, _, draft, _ = prices
         plain_us = self._seen_us[0] or verify[0]
-        costs, scale = [1.0] * (MAX_DRAFT + 1), 1.0 / plain_us
+        costs, scale = [1.0] * (MAX_DRAFT + 1), _IN_USE / plain_us
         for k in range(MAX_DRAFT, 0, -1):
             seen_us, price_us = self._seen_us[k], verify[k] + draft[k]
             if seen_us:
