@@ -56,18 +56,18 @@ class Experience:
     Attributes
     ----------
     saved
-        Plain steps per token, mean over requests of which the last weigh most; None before the first.
+        Plain steps per token, mean over requests of which the last weigh most.
     """
 
     def __init__(self) -> None:
-        self.saved: float | None = None
+        self.saved = _HOPE
 
     def learn(self, saved_steps: float, n_tokens: int) -> None:
         """Take a request of so many tokens, which took so many plain steps less than it has tokens."""
         if n_tokens < _ENOUGH:
             return
-        known = _HOPE if self.saved is None else self.saved
-        self.saved = max(0.0, known + _NEWS * (saved_steps / n_tokens - _PARKED_STEPS - known))
+        self.saved += _NEWS * (saved_steps / n_tokens - _PARKED_STEPS - self.saved)
+        self.saved = max(0.0, self.saved)
 
 
 def foretold_saving(logprobs: Sequence[float], n_tokens: int, foretold: Foretold, costs: Sequence[float]) -> float:
@@ -107,7 +107,7 @@ def reason_against(
     model
         What the machine takes.
     saved
-        Plain steps per token that MTP saved lately, as an `Experience` tells; None if there is none.
+        Plain steps per token that MTP saved lately, as an `Experience` tells; None without one.
     acceptance, speed
         Without one: how often drafts are expected to hold, and tokens per microsecond of earlier requests.
     """

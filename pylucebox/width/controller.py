@@ -80,6 +80,7 @@ class AdaptiveWidth:
         self._foretold = Foretold()
         self._step_costs = StepCosts()
         self._experience = Experience()
+        self._is_told = False
         self._take(costs)
 
     # ---- requests
@@ -143,17 +144,13 @@ class AdaptiveWidth:
 
     def worth_drafting(self, prompt_tokens: int, max_tokens: int) -> str | None:
         """Return None, or why a request of this size should do without MTP."""
-        return reason_against(
-            prompt_tokens,
-            max_tokens,
-            self._book.at(1, prompt_tokens),
-            saved=self._experience.saved,
-            acceptance=self._carried.rates(),
-            speed=self._speed_seen,
-        )
+        model, rates = self._book.at(1, prompt_tokens), self._carried.rates()
+        saved = self._experience.saved if self._is_short and self._is_told else None
+        return reason_against(prompt_tokens, max_tokens, model, saved=saved, acceptance=rates, speed=self._speed_seen)
 
     def wants_logprobs(self, *, drafts: bool) -> bool:
         """Tell whether the trunk's own probabilities are of use here: of requests that draft, or that were refused."""
+        self._is_told = True  # who asks can tell
         return self._is_short if drafts else not self._on_gpu
 
     def overhear(self, logprobs: Sequence[float], n_tokens: int) -> None:

@@ -194,7 +194,10 @@ class TextListener(Protocol):
     """A policy that learns from how probable the trunk holds the tokens of a text."""
 
     def wants_logprobs(self, *, drafts: bool) -> bool:
-        """Tell whether it wants logprobs on this machine: of requests that may draft, or of those that it refused."""
+        """Tell whether it wants logprobs on this machine: of requests that may draft, or of those that it refused.
+
+        Callers that can give them ask before each request.
+        """
 
     def rests(self, seq: int) -> int:
         """Return for how many cycles of a sequence that is alone in them it need not be asked, since none will draft.

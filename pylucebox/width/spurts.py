@@ -24,11 +24,13 @@ COLD_STEPS: Final = 3.5
 
 _FIRST: Final = 3  # tokens that a text must have before anything is said of it
 _PATIENCE: Final = 8  # plain steps behind a spurt before the next, so that caches are of use again
-_AGAIN: Final = 4  # plain steps behind a text that was easy enough, but not for what was left of it
-_AHEAD: Final = 64  # tokens that a text is expected to stay as easy as it is
+_AGAIN: Final = 8  # plain steps behind a text that was easy enough, but not for what was left of it
+_AHEAD: Final = 64  # tokens that a text is expected to stay as easy as it is, or as many as it has been,
+_EASY: Final = 0.15  # with less surprise than this
 _KEPT_UP: Final = 4  # plain steps of an easy text that drafts need not catch up with
 _CATCH_UP_STEPS: Final = 3.0  # plain steps that it takes to catch up with more: a graph is built for it,
-_PAIR_STEPS: Final = 0.16  # and for each of them
+_PAIR_STEPS: Final = 0.17  # and for each of them,
+_MOST_PAIRS: Final = 512  # of which no more are left waiting
 _MARGIN: Final = 1.0  # plain steps that a spurt must be expected to gain
 _STAYS: Final = 0.8  # of what plain steps bring, above which a spurt goes on: to end it has its price
 _SAID: Final = 0.35  # weight of surprise in what a spurt is expected to bring, against its own cycles
@@ -126,6 +128,7 @@ class Spurts:
         self._costs = costs
         self._is_drafting = False
         self._patience = 0
+        self._n_easy = 0  # tokens in a row
         self._fulfilled = 1.0  # of what was foretold, that the last cycles of this spurt brought
         self._expected = 1.0  # tokens of the present cycle
 
@@ -157,8 +160,8 @@ class Spurts:
         else:
             switch = COLD_STEPS + _MARGIN
             if self.n_plain > _KEPT_UP:
-                switch += _CATCH_UP_STEPS + _PAIR_STEPS * self.n_plain
-            goes_on = affords and gain * min(n_left, _AHEAD) > switch
+                switch += _CATCH_UP_STEPS + _PAIR_STEPS * min(self.n_plain, _MOST_PAIRS)
+            goes_on = affords and gain * min(n_left, max(_AHEAD, self._n_easy)) > switch
             self._fulfilled = 1.0
         if goes_on:
             self._is_drafting = True
@@ -193,6 +196,7 @@ class Spurts:
             self._foretold.rest(n_tokens)
             self.n_plain += n_tokens
         self.surprise.take(logprobs)
+        self._n_easy = self._n_easy + n_tokens if self.surprise.mean < _EASY else 0
 
 
 def best_chain(tokens: Sequence[float], costs: Sequence[float], limit: int) -> tuple[int, float]:

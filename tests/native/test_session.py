@@ -220,3 +220,15 @@ def test_rollback_is_exact_whatever_the_order_of_prompts_and_the_widths(
         assert tokens[seq] == go_on(session, len(tokens[seq]), 1)
     session.close()
     assert sum(n_rejected) > 0
+
+
+def test_probabilities_of_new_tokens_are_told_to_who_asks(session: NativeSession) -> None:
+    session.prefill(0, [5, 6, 7, 8], session.open_sampler(SamplingParams(temperature=1.0, seed=3), None), use_mtp=True)
+    for width in (1, 4, 8):
+        (told,), _ = session.cycle([Ask(0, width, 100, logprobs=True)])
+        for row, (token, logprob) in enumerate(zip(told.tokens, told.logprobs, strict=True)):
+            logits = session.logits(0, row).astype(np.float64)
+            expected = logits[token] - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+            assert logprob == pytest.approx(expected, abs=1e-4)
+        (silent,), _ = session.cycle([Ask(0, width, 100)])
+        assert silent.logprobs == ()
