@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import sqrt
 from typing import Final
 
 from pylucebox._stats import MAX_DRAFT
@@ -61,13 +62,20 @@ class Experience:
 
     def __init__(self) -> None:
         self.saved = _HOPE
+        self._variance = 0.0
+
+    @property
+    def hoped(self) -> float:
+        """Plain steps per token that MTP may be hoped to save: a standard error more than the mean."""
+        return self.saved + sqrt(_NEWS / (2.0 - _NEWS) * self._variance)
 
     def learn(self, saved_steps: float, n_tokens: int) -> None:
         """Take a request of so many tokens, which took so many plain steps less than it has tokens."""
         if n_tokens < _ENOUGH:
             return
-        self.saved += _NEWS * (saved_steps / n_tokens - _PARKED_STEPS - self.saved)
-        self.saved = max(0.0, self.saved)
+        surplus = saved_steps / n_tokens - _PARKED_STEPS - self.saved
+        self._variance += _NEWS * (surplus * surplus - self._variance)
+        self.saved = max(0.0, self.saved + _NEWS * surplus)
 
 
 def foretold_saving(logprobs: Sequence[float], n_tokens: int, foretold: Foretold, costs: Sequence[float]) -> float:
@@ -107,7 +115,7 @@ def reason_against(
     model
         What the machine takes.
     saved
-        Plain steps per token that MTP saved lately, as an `Experience` tells; None without one.
+        Plain steps per token that MTP may be hoped to save, as an `Experience` tells; None without one.
     acceptance, speed
         Without one: how often drafts are expected to hold, and tokens per microsecond of earlier requests.
     """

@@ -145,7 +145,7 @@ class AdaptiveWidth:
     def worth_drafting(self, prompt_tokens: int, max_tokens: int) -> str | None:
         """Return None, or why a request of this size should do without MTP."""
         model, rates = self._book.at(1, prompt_tokens), self._carried.rates()
-        saved = self._experience.saved if self._is_short and self._is_told else None
+        saved = self._experience.hoped if self._is_short and self._is_told else None
         return reason_against(prompt_tokens, max_tokens, model, saved=saved, acceptance=rates, speed=self._speed_seen)
 
     def wants_logprobs(self, *, drafts: bool) -> bool:

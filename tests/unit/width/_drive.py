@@ -130,7 +130,7 @@ def drive(
     shows_probs: bool = True,
     logprobs: Sequence[float] = (),
 ) -> Ran:
-    """Run one request over a text, or the part of it from `start` to `end`; `logprobs` are the trunk's of its tokens."""
+    """Run one request over a text, or the part of it from `start` to `end`; the trunk gives its tokens `logprobs`."""
     rng, ran, built_rows = random.Random(seed), Ran(), set[int]()
     if begin:
         policy.begin(1, MAX_WIDTH)

@@ -182,8 +182,8 @@ def test_cycles_that_were_rested_in_are_counted_one_by_one() -> None:
     policy.observe(
         0,
         CycleObservation(
-            seq=0, width=1, n_drafted=0, n_accepted=0, draft_probs=(), draft_us=0, verify_us=370, rollback_us=0, n_rows=1,
-            graph_built=False, tokens=tokens, logprobs=(UNSURE,) * 12,
+            seq=0, width=1, n_drafted=0, n_accepted=0, draft_probs=(), draft_us=0, verify_us=370, rollback_us=0,
+            n_rows=1, graph_built=False, tokens=tokens, logprobs=(UNSURE,) * 12,
         ),
     )  # fmt: skip
     told = policy.telemetry()
