@@ -14,9 +14,9 @@ from pylucebox.width.surprise import Foretold, Surprise
 
 __all__ = ["Experience", "foretold_saving", "reason_against", "tokens_to_earn_back"]
 
-_NEWS: Final = 0.12  # weight of a request in what requests save
+_NEWS: Final = 0.1  # weight of a request in what requests save
 _HOPE: Final = 0.12  # plain steps per token that MTP is hoped to save before there was a request
-_PARKED_STEPS: Final = 0.03  # of a plain step, which MTP costs per token though nothing is drafted
+_PARKED_STEPS: Final = 0.02  # of a plain step, which MTP costs per token though nothing is drafted
 _ENOUGH: Final = 32  # tokens that a request must have to count
 _BLOCK: Final = 12  # tokens that are looked at together
 
