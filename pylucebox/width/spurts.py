@@ -25,8 +25,8 @@ COLD_STEPS: Final = 3.5
 _FIRST: Final = 3  # tokens that a text must have before anything is said of it
 _PATIENCE: Final = 8  # plain steps behind a spurt before the next, so that caches are of use again
 _AGAIN: Final = 8  # plain steps behind a text that was easy enough, but not for what was left of it
-_AHEAD: Final = 64  # tokens that a text is expected to stay as easy as it is, or as many as it has been,
-_EASY: Final = 0.15  # with less surprise than this
+_AHEAD: Final = 64  # tokens that a text is expected to stay easy, until spurts in it tell, or as many as it has been
+_EASY: Final = 0.03  # with less surprise than this
 _KEPT_UP: Final = 4  # plain steps of an easy text that drafts need not catch up with
 _CATCH_UP_STEPS: Final = 3.0  # plain steps that it takes to catch up with more: a graph is built for it,
 _PAIR_STEPS: Final = 0.17  # and for each of them,
@@ -129,6 +129,8 @@ class Spurts:
         self._is_drafting = False
         self._patience = 0
         self._n_easy = 0  # tokens in a row
+        self._n_spurt = 0  # tokens of the present spurt
+        self._ahead = float(_AHEAD)
         self._fulfilled = 1.0  # of what was foretold, that the last cycles of this spurt brought
         self._expected = 1.0  # tokens of the present cycle
 
@@ -161,14 +163,17 @@ class Spurts:
             switch = COLD_STEPS + _MARGIN
             if self.n_plain > _KEPT_UP:
                 switch += _CATCH_UP_STEPS + _PAIR_STEPS * min(self.n_plain, _MOST_PAIRS)
-            goes_on = affords and gain * min(n_left, max(_AHEAD, self._n_easy)) > switch
+            goes_on = affords and gain * min(n_left, max(self._ahead, self._n_easy)) > switch
             self._fulfilled = 1.0
         if goes_on:
             self._is_drafting = True
             self._expected = tokens[k]
             return k
-        self._patience = _PATIENCE if self._is_drafting else self.n_plain + _AGAIN
-        self._is_drafting = False
+        self._patience = self.n_plain + _AGAIN
+        if self._is_drafting:
+            self._patience = _PATIENCE
+            self._ahead = 0.5 * (self._ahead + self._n_spurt)
+            self._is_drafting, self._n_spurt = False, 0
         return 0
 
     def rests(self, prices: Prices) -> int:
@@ -192,6 +197,7 @@ class Spurts:
             brought = (n_accepted + 1) / self._expected
             self._fulfilled = brought if self.n_plain else _OLD * self._fulfilled + (1.0 - _OLD) * brought
             self.n_plain = 0
+            self._n_spurt += n_tokens
         else:
             self._foretold.rest(n_tokens)
             self.n_plain += n_tokens
