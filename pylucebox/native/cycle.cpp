@@ -15,6 +15,10 @@ namespace lucebox {
 
 namespace {
 
+// States of a sequence that wait for the MTP block to run over them. Some hundred tokens of a large model, and more than
+// most replies of a small one have.
+const size_t MAX_WAITING_BYTES = 64 << 20;
+
 // A sequence's part in a cycle.
 struct member {
     int32_t                seq;
@@ -219,8 +223,9 @@ void run_cycle(lucebox_session & s, std::vector<member> & members, lucebox_cycle
     for (const member & m : members) {
         if (m.state->use_mtp) {
             any_mtp = true;
-            // who does not draft lets pairs pile up: they cost least in one wide batch, and nothing if it stays so
-            if (s.drafter->waiting(m.seq).tokens.size() > s.params.n_ubatch) {
+            // who does not draft lets pairs pile up: they cost least in wide batches, and nothing if it stays so
+            const size_t n_pairs = s.drafter->waiting(m.seq).tokens.size();
+            if (n_pairs > s.params.n_ubatch && n_pairs * s.drafter->n_pair_bytes() > MAX_WAITING_BYTES) {
                 s.drafter->catch_up(m.seq, counts);
             }
         }

@@ -29,8 +29,7 @@ _AHEAD: Final = 64  # tokens that a text is expected to stay easy, until spurts 
 _EASY: Final = 0.03  # with less surprise than this
 _KEPT_UP: Final = 4  # plain steps of an easy text that drafts need not catch up with
 _CATCH_UP_STEPS: Final = 3.0  # plain steps that it takes to catch up with more: a graph is built for it,
-_PAIR_STEPS: Final = 0.17  # and for each of them,
-_MOST_PAIRS: Final = 512  # of which no more are left waiting
+_PAIR_STEPS: Final = 0.17  # and for each of them
 _MARGIN: Final = 1.0  # plain steps that a spurt must be expected to gain
 _STAYS: Final = 0.8  # of what plain steps bring, above which a spurt goes on: to end it has its price
 _SAID: Final = 0.35  # weight of surprise in what a spurt is expected to bring, against its own cycles
@@ -162,7 +161,7 @@ class Spurts:
         else:
             switch = COLD_STEPS + _MARGIN
             if self.n_plain > _KEPT_UP:
-                switch += _CATCH_UP_STEPS + _PAIR_STEPS * min(self.n_plain, _MOST_PAIRS)
+                switch += _CATCH_UP_STEPS + _PAIR_STEPS * self.n_plain
             goes_on = affords and gain * min(n_left, max(self._ahead, self._n_easy)) > switch
             self._fulfilled = 1.0
         if goes_on:
