@@ -235,13 +235,13 @@ def test_probabilities_of_new_tokens_are_told_to_who_asks(session: NativeSession
 
 
 def test_drafts_behind_many_plain_steps_are_those_of_a_sequence_that_always_drafts(model: Model) -> None:
-    options = replace(OPTIONS, n_ubatch=16)
+    options = replace(OPTIONS, n_ubatch=32)
     sessions = [NativeSession(model, options) for _ in range(2)]
     try:
         often, seldom = sessions
         for session in sessions:
             start(session)
-        for _ in range(50):  # three times what is computed at once
+        for _ in range(100):  # three times what is computed at once
             often.draft(0, 1)
             assert go_on(often, 1, 1) == go_on(seldom, 1, 1)
         assert often.draft(0, 7)[0] == seldom.draft(0, 7)[0]
