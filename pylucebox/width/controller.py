@@ -5,11 +5,10 @@ foretell more than the counts, `calibration` makes chances of them, and the widt
 made while `lookahead` says that its time may be worth it, and as many are verified as pay for their rows. Time is worth
 what it recently brought.
 
-On a processor with short plain steps both would take longer than they spare. There drafts come in spurts, where the
-trunk's own probabilities say that a text is easy (`spurts`), if the engine tells them.
+Where plain steps are short both would take longer than they spare: drafts come in spurts there (`short_steps`).
 
 A `Ledger` bounds what all this can lose against decoding without MTP, and `Credits` pay for looking again at what was
-given up, so that no verdict is final. Nothing unfavourable is kept from one request to the next.
+given up. Nothing unfavourable that a text showed is kept for the next; of machine and model it fades.
 """
 
 from __future__ import annotations
