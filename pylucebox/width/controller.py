@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
 from typing import Any, Final
 
-from pylucebox._errors import InvalidArgumentError
 from pylucebox._stats import MAX_DRAFT
 from pylucebox.width.acceptance import Acceptance, expected_tokens
 from pylucebox.width.book import CostBook
 from pylucebox.width.breakeven import Experience, foretold_saving, reason_against
+from pylucebox.width.brief_steps import BRIEF_STEP_US, BriefSteps
 from pylucebox.width.calibration import Calibrator
 from pylucebox.width.choice import PLENTY, Price, affordable, best_of, rates_of, worth_knowing, worth_verifying
 from pylucebox.width.costs import Prices
@@ -30,13 +30,14 @@ from pylucebox.width.hints import TextHints
 from pylucebox.width.joint import JointChoice
 from pylucebox.width.ledger import Ledger
 from pylucebox.width.lookahead import Lookahead
-from pylucebox.width.looks import best_look, rows_spared_us
+from pylucebox.width.looks import best_look, rows_spared_us, sure_drafts
 from pylucebox.width.passes import Pass
 from pylucebox.width.plain_steps import PlainSteps
 from pylucebox.width.policy import MAX_WIDTH, CycleContext, CycleObservation, CyclePlan, WidthCosts
 from pylucebox.width.report import Tally
 from pylucebox.width.sequence import SequenceState
 from pylucebox.width.short_steps import SHORT_STEP_US, ShortSteps
+from pylucebox.width.snapshots import restored_parts, snapshot_of
 from pylucebox.width.spurts import Spurts, StepCosts
 from pylucebox.width.surprise import Foretold
 from pylucebox.width.telemetry import WidthTelemetry
@@ -51,12 +52,11 @@ _ASK_NEWS: Final = 0.1  # weight of a look in what deciding takes
 _SHADE: Final = 0.9  # of a chance counts when one more draft is considered
 _CAUTION: Final = 0.6  # plain steps that may still be lost where a chance counts half
 _LEAST: Final = 0.7  # that is left of a chance, so that a request can get out of where nothing may be lost
-_BRIEF_US: Final = 1000.0  # plain step of a GPU, a hundredth of which pays for no look at a draft
 _SPEED_TOKENS: Final = 32  # that a request must have for its speed to count
 _OUTLIER: Final = 1.5  # times its price, the most a cycle counts as
 
-_VERSION: Final = 2  # of snapshots
 _PLAIN: Final = CyclePlan(1, 0)
+_LOOK: Final = CyclePlan(1, 1, True)
 
 
 class AdaptiveWidth:
@@ -83,7 +83,7 @@ class AdaptiveWidth:
         self._step_costs = StepCosts()
         self._experience = Experience()
         self._is_told = False
-        self._take(costs)
+        self.load_device(on_gpu=costs is not None and costs.on_gpu)
 
     # ---- requests
 
@@ -91,11 +91,11 @@ class AdaptiveWidth:
         """Start a request or a batch of requests."""
         if self._sequences:
             self._carried = self._sequences[min(self._sequences)].acceptance.successor()
-        if self._tokens >= _SPEED_TOKENS:
-            self._learn_speed(self._tokens / self._took_us)
+        tokens, took_us = self._tokens + self._brief_steps.n_tokens, self._took_us + self._brief_steps.took_us
+        if tokens >= _SPEED_TOKENS:
+            self._learn_speed(tokens / took_us)
         if self._short_steps.n_tokens:
-            saved_steps = -self._ledger.lost_us / self._model.prices.verify[0]
-            self._experience.learn(saved_steps, self._short_steps.n_tokens)
+            self._experience.learn(self._short_steps.saved_steps, self._short_steps.n_tokens)
         self._calibrator.begin()
         self._start()
 
@@ -122,19 +122,20 @@ class AdaptiveWidth:
         k = best_of(rates, 0)
         tokens = expected_tokens(self._carried.rates())[k]
         self._price = Price(tokens, tokens / rates[k])
-        self._is_brief = self._on_gpu and prices.verify[0] < _BRIEF_US
+        self._is_brief = self._on_gpu and prices.verify[0] < BRIEF_STEP_US
         self._is_short = not self._on_gpu and self._model.known and prices.verify[0] < SHORT_STEP_US
         self._lookahead = Lookahead()
         if not self._is_brief:
             self._lookahead.refresh_all(self._price.per_us(prices.verify[0]), prices)
         self._ledger = Ledger()
         self._short_steps = ShortSteps(self._book, self._plain_steps, self._step_costs, self._ledger, self._tally)
+        self._brief_steps = BriefSteps(self._book, self._ledger, self._tally)
         self._credits = Credits(prices.draft[MAX_DRAFT])
 
     def load_costs(self, costs: WidthCosts) -> None:
         """Take measured costs in place of all that is known of costs so far. Call it between requests."""
         self._book = CostBook(costs)
-        self._take(costs)
+        self.load_device(on_gpu=costs.on_gpu)
         if costs.source == "sweep":
             self._plain_steps.ask_for_first(costs.verify_us[0])
 
@@ -147,10 +148,6 @@ class AdaptiveWidth:
     def load_joint_costs(self, n_active: int, costs: WidthCosts) -> None:
         """Take measured costs of cycles of several sequences, after those that `load_costs` takes."""
         self._book.add(n_active, costs)
-
-    def _take(self, costs: WidthCosts | None) -> None:
-        """Start on the machine that these costs are from."""
-        self.load_device(on_gpu=costs is not None and costs.on_gpu)
 
     def worth_drafting(self, prompt_tokens: int, max_tokens: int) -> str | None:
         """Return None, or why a request of this size should do without MTP."""
@@ -179,9 +176,7 @@ class AdaptiveWidth:
 
     def rests(self, seq: int) -> int:
         """Return for how many cycles a sequence will draft nothing, so that it need not be asked."""
-        if not self._is_short:
-            return 0
-        return self._short_steps.rests(self._sequences.get(seq) or self._state_of(seq, 0))
+        return self._short_steps.rests(self._sequences.get(seq) or self._state_of(seq, 0)) if self._is_short else 0
 
     # ---- planning
 
@@ -192,12 +187,21 @@ class AdaptiveWidth:
 
     def plan(self, seq: int, context: CycleContext) -> CyclePlan:
         """Return what the next cycle should do for a sequence."""
-        if context.logprobs and self._is_short and context.n_active == 1:
-            return self._short_steps.plan(self._state_of(seq, context.n_past), context)
+        steps = self._simple_steps(context.n_active, context.logprobs)
+        if steps is not None:
+            return steps.plan(self._state_of(seq, context.n_past), context)
         began = self._clock()
         plan = self._plan(seq, context)
         self._thrift.spend(self._clock() - began)
         return plan
+
+    def _simple_steps(self, n_active: int, logprobs: object) -> BriefSteps | ShortSteps | None:
+        """Return what plans and accounts for cycles that are too short for anything else."""
+        if n_active != 1:
+            return None
+        if self._is_brief and self._model.source != "none":
+            return self._brief_steps
+        return self._short_steps if self._is_short and logprobs else None
 
     def _state_of(self, seq: int, n_past: int, hints: TextHints | None = None) -> SequenceState:
         state = self._sequences.get(seq)
@@ -244,7 +248,7 @@ class AdaptiveWidth:
             # A chain made in one launch is one decision, of which the mean gain counts where little is at stake.
             shade = self._caution if self._model.launch_us and room > PLENTY else 1.0
             if not self._goes_on(state, 0, state.open_chain(), 1.0 / shade):
-                return self._parked(state, ask=True)
+                return self._parked(state)
             first = self._without_asking(state, 1)
             return CyclePlan(first + 1, first, first < state.limit or not self._model.launch_us or self._asks(state))
         if self._is_brief or self._thrift.light:
@@ -276,11 +280,11 @@ class AdaptiveWidth:
                 n_draft = k + 1
         return CyclePlan(k + 1, n_draft)
 
-    def _parked(self, state: SequenceState, *, ask: bool) -> CyclePlan:
+    def _parked(self, state: SequenceState) -> CyclePlan:
         """Verify nothing, but draft once where the floor of exploration can pay."""
         prices = self._model.prices
         may = prices.draft[1] + self._plain_steps.catch_up_us <= self._ledger.room_us(prices.verify[0])
-        return CyclePlan(1, 1, ask) if may and self._looks(state, 0) else _PLAIN
+        return _LOOK if may and self._looks(state, 0) else _PLAIN
 
     def _looks(self, state: SequenceState, depth: int) -> bool:
         """Pay for a draft after `depth` others that seems to be worth nothing: what is known of it may be outdated."""
@@ -350,9 +354,7 @@ class AdaptiveWidth:
         draft, launch_us = self._model.prices.draft, self._model.launch_us
         if launch_us:
             return best_look(state.goes_on, draft, depth, state.limit, _ASK_US + self._decide_us + launch_us)
-        while depth < state.limit and (1.0 - state.goes_on[depth]) * (draft[depth + 1] - draft[depth]) < _ASK_US:
-            depth += 1
-        return depth
+        return sure_drafts(state.goes_on, draft, depth, state.limit, _ASK_US)
 
     def _asks(self, state: SequenceState) -> bool:
         """Tell whether a look at all drafts of a cycle, made in one launch, may spare rows worth its time."""
@@ -364,8 +366,9 @@ class AdaptiveWidth:
     def observe(self, seq: int, observation: CycleObservation) -> None:
         """Learn from a finished cycle."""
         state = self._sequences.get(seq) or self._state_of(seq, 0)  # a caller need not have planned
-        if observation.logprobs and self._is_short and observation.n_active == 1:
-            self._short_steps.observe(state, observation)
+        steps = self._simple_steps(observation.n_active, observation.logprobs)
+        if steps is not None:
+            steps.observe(state, observation)
             return
         began = self._clock()
         tokens = observation.tokens
@@ -419,7 +422,10 @@ class AdaptiveWidth:
         self._thrift.earn(took_us)
         if was_known and not done.measures:  # finding out what a machine costs is not the text's fault
             self._account(done, last, max(1.0, took_us), catch_up_us)
-        counts = self._count(done.n_drafted, last)
+        prices = self._model.prices
+        counts = not done.n_drafted and self._plain_steps.plain(prices.verify[0])
+        if done.n_drafted:
+            self._plain_steps.drafted(None if last.draft_graph_built else last.draft_us - prices.draft[done.n_drafted])
         if last.shared_prefill:
             return
         captured = self._on_gpu and last.graph_built  # takes ten steps' time and more, and comes to an end
@@ -433,14 +439,6 @@ class AdaptiveWidth:
             self._model.learn_rest(done.rejected, last.rollback_us)
         if not was_known and self._model.known:
             self._open_accounts()
-
-    def _count(self, n_drafted: int, last: CycleObservation) -> bool:
-        """Count a pass; return whether it was a plain step of which the time tells something."""
-        prices = self._model.prices
-        if not n_drafted:
-            return self._plain_steps.plain(prices.verify[0])
-        self._plain_steps.drafted(None if last.draft_graph_built else last.draft_us - prices.draft[n_drafted])
-        return False
 
     def _account(self, done: Pass, last: CycleObservation, took_us: float, catch_up_us: float) -> None:
         """Enter the time of a cycle and what it brought."""
@@ -487,7 +485,7 @@ class AdaptiveWidth:
 
     def snapshot(self) -> dict[str, Any]:
         """Return what outlives a request, for JSON: costs, and what probabilities mean. Texts are not part of it."""
-        return {"version": _VERSION, "costs": self._book.snapshot(), "calibrator": self._calibrator.snapshot()}
+        return snapshot_of(self._book, self._calibrator)
 
     def load(self, stored: Mapping[str, Any]) -> None:
         """Continue from a snapshot. Call it between requests.
@@ -497,12 +495,5 @@ class AdaptiveWidth:
         InvalidArgumentError
             It is no snapshot of this version; nothing has changed then.
         """
-        try:
-            if stored["version"] != _VERSION:
-                raise ValueError("another version")
-            book, calibrator = CostBook.restored(stored["costs"]), Calibrator.restored(stored["calibrator"])
-        except (KeyError, TypeError, ValueError) as error:
-            allowed = "a dictionary as AdaptiveWidth.snapshot makes it"
-            raise InvalidArgumentError(argument="stored", value=stored, allowed=allowed) from error
-        self._book, self._calibrator = book, calibrator
+        self._book, self._calibrator = restored_parts(stored)
         self._start()

@@ -54,6 +54,11 @@ class ShortSteps:
         self._next_timed = 0  # tokens of the text from which another plain step tells its time
         self._was_drafting = False
 
+    @property
+    def saved_steps(self) -> float:
+        """Plain steps that drafts have saved so far."""
+        return -self._ledger.lost_us / self._model.prices.verify[0]
+
     def plan(self, state: SequenceState, context: CycleContext) -> CyclePlan:
         """Return what the next cycle should do."""
         n_past, n_left = context.n_past, context.max_tokens_left
