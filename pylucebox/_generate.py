@@ -43,6 +43,8 @@ Cycle = tuple[SeqCycle, CycleTimes, int]
 # FROM_DRAFT[a][:n] tells which of n tokens were drafted when a drafts held: the first a of them.
 _FROM_DRAFT: Final = tuple((True,) * held + (False,) * (MAX_DRAFT + 1 - held) for held in range(MAX_DRAFT + 1))
 
+_LISTENS: Final = 4  # cycles of a request without MTP, for each of which one tells how probable its token was
+
 
 class Run:
     """A request in a sequence of a session. Not thread-safe; the caller clears the sequence before and after.
@@ -85,6 +87,7 @@ class Run:
         self._session = session
         self._token_bytes = token_bytes
         self._driver = None if policy is None else PolicyDriver(policy, seq, session.n_ctx, session.max_width)
+        self._overhears: PolicyDriver | None = None  # told of a text that does without MTP, once it is over
         self._width = request.verify_width if request.use_mtp else 1
         self._sampler = session.open_sampler(request.sampling, request.chat_json)
         self._sampler_rng = None if request.sampling.is_greedy else self._sampler.rng
@@ -129,6 +132,7 @@ class Run:
         reason = driver.reason_against(len(self._request.prompt), self._request.max_tokens)
         if reason is not None:
             self._request = replace(self._request, spec=spec_inactive(SpecReason.NOT_WORTH_IT, reason))
+            self._overhears = driver if driver.overhears() else None
             self._driver, self._width = None, 1
 
     def n_first(self, n_active: int) -> int:
@@ -156,7 +160,11 @@ class Run:
 
     def ask(self) -> Ask:
         """Return what the cycle should do for this run."""
-        return Ask(self.seq, self._width if self._driver is None else self._driver.width, self._n_left)
+        driver = self._driver
+        if driver is None:
+            listens = self._overhears is not None and len(self._cycles) % _LISTENS == 0
+            return Ask(self.seq, self._width, self._n_left, listens)
+        return Ask(self.seq, driver.width, self._n_left, driver.logprobs)
 
     def absorb(self, result: SeqCycle, times: CycleTimes, wall_ns: int) -> None:
         """Take what a cycle gave this run.
@@ -261,6 +269,9 @@ class Run:
         self.finish_reason = reason
         if self._driver is not None:
             self._telemetry = self._driver.telemetry()  # now, since the next request starts it anew
+        if self._overhears is not None:
+            logprobs = [logprob for result, _, _ in self._cycles for logprob in result.logprobs]
+            self._overhears.overhear(logprobs, len(self._cycles))
         if not self._reads_text:
             self._texts.append(self._assembler.push(b"".join(map(self._token_bytes, self._tokens))))
         self._texts.append(self._assembler.finish())

@@ -72,10 +72,13 @@ class NativeSession:
         self._results_bytes = ffi.buffer(self._results)
         self._stats_bytes = ffi.buffer(self._stats)
         self._no_requests = bytes(len(self._requests_bytes))
-        request, result = _layout(ffi, "lucebox_cycle_request"), _layout(ffi, "lucebox_cycle_result")
+        request = _layout(ffi, "lucebox_cycle_request")
+        result = _layout(ffi, "lucebox_cycle_result", "logprobs")  # seldom asked for
         self._request_size, self._result_size = request.size, result.size
         self._write_request, self._read_result = request.pack_into, result.unpack_from
-        self._read_stats = _layout(ffi, "lucebox_cycle_stats", skip="struct_size").unpack_from
+        skipped = [name for name, _ in ffi.typeof("lucebox_cycle_result").fields if name != "logprobs"]
+        self._read_logprobs = _layout(ffi, "lucebox_cycle_result", *skipped).unpack_from
+        self._read_stats = _layout(ffi, "lucebox_cycle_stats", "struct_size").unpack_from
         self._native_cycle = self._lib.lucebox_session_cycle
         self._n_more = ffi.new("int32_t[]", self.n_seq)
         self._proposals = ffi.new("lucebox_proposal[]", self.n_seq)
@@ -206,8 +209,8 @@ class NativeSession:
         """
         if self.n_seq > 1:
             self._requests_bytes[:] = self._no_requests  # who is not asked for takes no part
-        for seq, width, max_tokens in asks:
-            self._write_request(self._requests_bytes, seq * self._request_size, width, max_tokens)
+        for seq, width, max_tokens, logprobs in asks:
+            self._write_request(self._requests_bytes, seq * self._request_size, width, max_tokens, logprobs)
         status = self._calls.run(self._native_cycle, self._requests, self._results, self._stats)
         if status or _ffi.pending:
             self._check(status, "cannot run a cycle")
@@ -225,6 +228,7 @@ class NativeSession:
                 values[DRAFT_PROBS_AT : DRAFT_PROBS_AT + n_drafted],
                 n_verified,
                 values[DRAFT_TOKENS_AT : DRAFT_TOKENS_AT + n_drafted],
+                self._read_logprobs(self._results_bytes, seq * self._result_size)[:n_tokens] if ask[3] else (),
             )
             results.append(_new_tuple(SeqCycle, result))
         return results, _new_tuple(CycleTimes, self._read_stats(self._stats_bytes))
@@ -395,14 +399,14 @@ def _open(native: _ffi.Native, model: Model, options: SessionOptions) -> Any:
     return out[0]
 
 
-def _layout(ffi: Any, name: str, skip: str = "") -> struct.Struct:
-    """Return the layout of a C struct of numbers, as the compiler laid it out; the field `skip` is left out."""
+def _layout(ffi: Any, name: str, *skipped: str) -> struct.Struct:
+    """Return the layout of a C struct of numbers, as the compiler laid it out; the fields `skipped` are left out."""
     kinds = {"int32_t": "i", "int64_t": "q", "float": "f", "_Bool": "?"}
     text, end = "=", 0
     for field, info in ffi.typeof(name).fields:
         length = info.type.length if info.type.kind == "array" else 1
         size = ffi.sizeof(info.type)
-        if field != skip:
+        if field not in skipped:
             kind = info.type.item.cname if info.type.kind == "array" else info.type.cname
             text += f"{info.offset - end}x{length}{kinds[kind]}"
             end = info.offset + size

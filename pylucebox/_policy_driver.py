@@ -13,6 +13,7 @@ from pylucebox.width import (
     CycleContext,
     CycleObservation,
     DraftPolicy,
+    TextListener,
     WidthPolicy,
     WidthTelemetry,
     check_choice,
@@ -40,6 +41,8 @@ class PolicyDriver:
         Rows to verify in the next cycle.
     n_first
         Further drafts to make before that cycle; 0 when the cycle can make all it needs itself.
+    logprobs
+        Whether the policy wants to know how probable the trunk holds the tokens.
     """
 
     def __init__(self, policy: WidthPolicy, seq: int, n_ctx: int, max_width: int) -> None:
@@ -55,6 +58,10 @@ class PolicyDriver:
         self._n_active = 1
         self._asks = False
         self._hints: TextHints | None = None
+        listener = self._listener = policy if isinstance(policy, TextListener) else None
+        self.logprobs = listener is not None and listener.wants_logprobs(drafts=True)
+        self._n_rest = 0  # cycles to come without asking
+        self._rested: list[tuple[SeqCycle, CycleTimes]] = []
 
     def reason_against(self, prompt_tokens: int, max_tokens: int) -> str | None:
         """Return why a request of this size should do without MTP, or None."""
@@ -62,11 +69,22 @@ class PolicyDriver:
 
     def telemetry(self) -> WidthTelemetry | None:
         """Return what the policy tells of the request so far, or None if it tells nothing."""
+        self._end_rest()
         return None if self._drafts is None else self._drafts.telemetry()
+
+    def overhears(self) -> bool:
+        """Tell whether the policy wants to know of a text that is written without MTP, which it advised."""
+        return self._listener is not None and self._listener.wants_logprobs(drafts=False)
+
+    def overhear(self, logprobs: Sequence[float], n_tokens: int) -> None:
+        """Tell the policy of a text of so many tokens that was written without MTP."""
+        if self._listener is not None:
+            self._listener.overhear(logprobs, n_tokens)
 
     def tell(self, hints: TextHints) -> None:
         """Take what is known of the text, for all cycles from now on."""
         self._hints = hints
+        self._n_rest = self._rests()
 
     def choose(self, n_past: int, n_left: int, n_active: int) -> None:
         """Let the policy choose `width` and `n_first`.
@@ -85,10 +103,14 @@ class PolicyDriver:
         InvalidArgumentError
             What it chose is impossible.
         """
+        if self._n_rest:
+            if n_active == 1:
+                return
+            self._end_rest()
         self._room = self._n_ctx - n_past
         self._n_active = n_active
         widest = self._widest = min(self._max_width, n_left, self._room)
-        context = CycleContext(self._seq, n_past, n_left, widest, n_active, self._hints)
+        context = CycleContext(self._seq, n_past, n_left, widest, n_active, self._hints, self.logprobs)
         if self._drafts is None:
             width = self._policy.choose(self._seq, context)
             # the ordinary case costs no call, here and below
@@ -121,7 +143,33 @@ class PolicyDriver:
 
     def observe(self, result: SeqCycle, times: CycleTimes) -> None:
         """Tell the policy what came of its choice."""
-        seq, tokens, n_drafted, n_accepted, _, draft_probs, n_verified, draft_tokens = result
+        if self._n_rest:
+            self._rested.append((result, times))
+            self._n_rest -= 1
+            if not self._n_rest:
+                self._end_rest()
+                self._n_rest = self._rests()
+            return
+        self._observe(result, times)
+        if self.width == 1 and self._n_active == 1:
+            self._n_rest = self._rests()
+
+    def _rests(self) -> int:
+        return self._listener.rests(self._seq) if self._listener is not None and self.logprobs else 0
+
+    def _end_rest(self) -> None:
+        """Tell the policy of the cycles that it was not asked about, as one."""
+        self._n_rest = 0
+        if not self._rested:
+            return
+        last, times = self._rested[-1]
+        tokens = tuple(token for result, _ in self._rested for token in result.tokens)
+        logprobs = tuple(logprob for result, _ in self._rested for logprob in result.logprobs)
+        self._rested.clear()
+        self._observe(last._replace(tokens=tokens, logprobs=logprobs), times)
+
+    def _observe(self, result: SeqCycle, times: CycleTimes) -> None:
+        seq, tokens, n_drafted, n_accepted, _, draft_probs, n_verified, draft_tokens, logprobs = result
         draft_us, verify_us, _, rollback_us, n_rows, _, _, graph_built, draft_graph_built, _, _ = times
         observation = CycleObservation(
             seq,
@@ -138,6 +186,8 @@ class PolicyDriver:
             tokens,
             self._n_active,
             draft_graph_built,
+            False,
+            logprobs,
         )
         self._policy.observe(seq, observation)
 

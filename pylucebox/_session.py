@@ -27,11 +27,15 @@ Progress = Callable[[float], bool | None]
 
 
 class Ask(NamedTuple):
-    """What a sequence wants of a cycle: `width` 1 to 8 rows, and at most `max_tokens` new tokens."""
+    """What a sequence wants of a cycle: `width` 1 to 8 rows, and at most `max_tokens` new tokens.
+
+    With `logprobs` also how probable the trunk held each new token.
+    """
 
     seq: int
     width: int
     max_tokens: int
+    logprobs: bool = False
 
 
 class MoreDrafts(NamedTuple):
@@ -54,7 +58,9 @@ class SeqCycle(NamedTuple):
 
     Token i was sampled from row i; the first `n_accepted` tokens equal their drafts. `finish` is a ``FINISH_`` number;
     after FINISH_EOG the last token is the end token; with FINISH_FAILED there may be none. `draft_probs` and
-    `draft_tokens` have `n_drafted` entries, of which the first `n_verified` were rows of the verify step.
+    `draft_tokens` have `n_drafted` entries, of which the first `n_verified` were rows of the verify step. `logprobs`,
+    if they were asked for, are natural logarithms of the trunk's own probabilities of the tokens, NaN where the logits
+    are not on the host.
     """
 
     seq: int
@@ -65,6 +71,7 @@ class SeqCycle(NamedTuple):
     draft_probs: tuple[float, ...]
     n_verified: int
     draft_tokens: tuple[int, ...]
+    logprobs: tuple[float, ...] = ()
 
 
 class CycleTimes(NamedTuple):

@@ -587,14 +587,14 @@ static void (*_cffi_call_python_org)(struct _cffi_externpy_s *, char *);
 static void *_cffi_types[] = {
 /*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 42), // _Bool()(float, void *)
 /*  1 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13), // float
-/*  2 */ _CFFI_OP(_CFFI_OP_POINTER, 244), // void *
+/*  2 */ _CFFI_OP(_CFFI_OP_POINTER, 246), // void *
 /*  3 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /*  4 */ _CFFI_OP(_CFFI_OP_FUNCTION, 42), // _Bool()(lucebox_model const *, int32_t)
-/*  5 */ _CFFI_OP(_CFFI_OP_POINTER, 233), // lucebox_model const *
+/*  5 */ _CFFI_OP(_CFFI_OP_POINTER, 235), // lucebox_model const *
 /*  6 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21), // int32_t
 /*  7 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /*  8 */ _CFFI_OP(_CFFI_OP_FUNCTION, 33), // char const *()(lucebox_session const *)
-/*  9 */ _CFFI_OP(_CFFI_OP_POINTER, 239), // lucebox_session const *
+/*  9 */ _CFFI_OP(_CFFI_OP_POINTER, 241), // lucebox_session const *
 /* 10 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 11 */ _CFFI_OP(_CFFI_OP_FUNCTION, 33), // char const *()(lucebox_session const *, int32_t)
 /* 12 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
@@ -608,29 +608,29 @@ static void *_cffi_types[] = {
 /* 20 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 21 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 22 */ _CFFI_OP(_CFFI_OP_FUNCTION, 6), // int32_t()(lucebox_sampler const *)
-/* 23 */ _CFFI_OP(_CFFI_OP_POINTER, 237), // lucebox_sampler const *
+/* 23 */ _CFFI_OP(_CFFI_OP_POINTER, 239), // lucebox_sampler const *
 /* 24 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 25 */ _CFFI_OP(_CFFI_OP_FUNCTION, 6), // int32_t()(lucebox_session const *, int32_t)
 /* 26 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
 /* 27 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 28 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 29 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(char * *)
+/* 29 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // lucebox_status()(char * *)
 /* 30 */ _CFFI_OP(_CFFI_OP_POINTER, 79), // char * *
 /* 31 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 32 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(char const *)
+/* 32 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // lucebox_status()(char const *)
 /* 33 */ _CFFI_OP(_CFFI_OP_POINTER, 216), // char const *
 /* 34 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 35 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(char const *, char * *)
+/* 35 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // lucebox_status()(char const *, char * *)
 /* 36 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 37 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
 /* 38 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 39 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(char const *, char const *, _Bool, char * *)
+/* 39 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // lucebox_status()(char const *, char const *, _Bool, char * *)
 /* 40 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 41 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 42 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1), // _Bool
 /* 43 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
 /* 44 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 45 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(char const *, float const *, int64_t, int64_t, void *, size_t, size_t *)
+/* 45 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // lucebox_status()(char const *, float const *, int64_t, int64_t, void *, size_t, size_t *)
 /* 46 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 47 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // float const *
 /* 48 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
@@ -639,17 +639,17 @@ static void *_cffi_types[] = {
 /* 51 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
 /* 52 */ _CFFI_OP(_CFFI_OP_POINTER, 51), // size_t *
 /* 53 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 54 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_model *, lucebox_session_params const *, lucebox_session * *)
-/* 55 */ _CFFI_OP(_CFFI_OP_POINTER, 233), // lucebox_model *
-/* 56 */ _CFFI_OP(_CFFI_OP_POINTER, 241), // lucebox_session_params const *
+/* 54 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // lucebox_status()(lucebox_model *, lucebox_session_params const *, lucebox_session * *)
+/* 55 */ _CFFI_OP(_CFFI_OP_POINTER, 235), // lucebox_model *
+/* 56 */ _CFFI_OP(_CFFI_OP_POINTER, 243), // lucebox_session_params const *
 /* 57 */ _CFFI_OP(_CFFI_OP_POINTER, 117), // lucebox_session * *
 /* 58 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 59 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_model const *, char const *, char * *)
+/* 59 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // lucebox_status()(lucebox_model const *, char const *, char * *)
 /* 60 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /* 61 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 62 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
 /* 63 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 64 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_model const *, char const *, size_t, _Bool, _Bool, int32_t *, size_t, size_t *)
+/* 64 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // lucebox_status()(lucebox_model const *, char const *, size_t, _Bool, _Bool, int32_t *, size_t, size_t *)
 /* 65 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /* 66 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 67 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
@@ -659,7 +659,7 @@ static void *_cffi_types[] = {
 /* 71 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 72 */ _CFFI_OP(_CFFI_OP_NOOP, 52),
 /* 73 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 74 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_model const *, int32_t const *, size_t, _Bool, char *, size_t, size_t *)
+/* 74 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // lucebox_status()(lucebox_model const *, int32_t const *, size_t, _Bool, char *, size_t, size_t *)
 /* 75 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /* 76 */ _CFFI_OP(_CFFI_OP_POINTER, 6), // int32_t const *
 /* 77 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
@@ -668,7 +668,7 @@ static void *_cffi_types[] = {
 /* 80 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 81 */ _CFFI_OP(_CFFI_OP_NOOP, 52),
 /* 82 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 83 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_model const *, int32_t, _Bool, char *, size_t, size_t *)
+/* 83 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // lucebox_status()(lucebox_model const *, int32_t, _Bool, char *, size_t, size_t *)
 /* 84 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /* 85 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 86 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 1),
@@ -676,47 +676,47 @@ static void *_cffi_types[] = {
 /* 88 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 89 */ _CFFI_OP(_CFFI_OP_NOOP, 52),
 /* 90 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 91 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_model const *, lucebox_model_info *)
+/* 91 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // lucebox_status()(lucebox_model const *, lucebox_model_info *)
 /* 92 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 93 */ _CFFI_OP(_CFFI_OP_POINTER, 234), // lucebox_model_info *
+/* 93 */ _CFFI_OP(_CFFI_OP_POINTER, 236), // lucebox_model_info *
 /* 94 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 95 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_model const *, lucebox_sampler_params const *, lucebox_sampler * *)
+/* 95 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // lucebox_status()(lucebox_model const *, lucebox_sampler_params const *, lucebox_sampler * *)
 /* 96 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 97 */ _CFFI_OP(_CFFI_OP_POINTER, 238), // lucebox_sampler_params const *
+/* 97 */ _CFFI_OP(_CFFI_OP_POINTER, 240), // lucebox_sampler_params const *
 /* 98 */ _CFFI_OP(_CFFI_OP_POINTER, 105), // lucebox_sampler * *
 /* 99 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 100 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_model_params const *, lucebox_model * *)
-/* 101 */ _CFFI_OP(_CFFI_OP_POINTER, 235), // lucebox_model_params const *
+/* 100 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // lucebox_status()(lucebox_model_params const *, lucebox_model * *)
+/* 101 */ _CFFI_OP(_CFFI_OP_POINTER, 237), // lucebox_model_params const *
 /* 102 */ _CFFI_OP(_CFFI_OP_POINTER, 55), // lucebox_model * *
 /* 103 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 104 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_sampler *, float const *, size_t, int32_t, size_t, int32_t *)
-/* 105 */ _CFFI_OP(_CFFI_OP_POINTER, 237), // lucebox_sampler *
+/* 104 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // lucebox_status()(lucebox_sampler *, float const *, size_t, int32_t, size_t, int32_t *)
+/* 105 */ _CFFI_OP(_CFFI_OP_POINTER, 239), // lucebox_sampler *
 /* 106 */ _CFFI_OP(_CFFI_OP_NOOP, 47),
 /* 107 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 108 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 109 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 110 */ _CFFI_OP(_CFFI_OP_NOOP, 70),
 /* 111 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 112 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_sampler const *, char * *)
+/* 112 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // lucebox_status()(lucebox_sampler const *, char * *)
 /* 113 */ _CFFI_OP(_CFFI_OP_NOOP, 23),
 /* 114 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
 /* 115 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 116 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_session *, int32_t const *, lucebox_proposal *, int64_t *)
-/* 117 */ _CFFI_OP(_CFFI_OP_POINTER, 239), // lucebox_session *
+/* 116 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // lucebox_status()(lucebox_session *, int32_t const *, lucebox_proposal *, int64_t *)
+/* 117 */ _CFFI_OP(_CFFI_OP_POINTER, 241), // lucebox_session *
 /* 118 */ _CFFI_OP(_CFFI_OP_NOOP, 76),
-/* 119 */ _CFFI_OP(_CFFI_OP_POINTER, 236), // lucebox_proposal *
+/* 119 */ _CFFI_OP(_CFFI_OP_POINTER, 238), // lucebox_proposal *
 /* 120 */ _CFFI_OP(_CFFI_OP_POINTER, 48), // int64_t *
 /* 121 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 122 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_session *, int32_t)
+/* 122 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // lucebox_status()(lucebox_session *, int32_t)
 /* 123 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
 /* 124 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 125 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 126 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_session *, int32_t, float *)
+/* 126 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // lucebox_status()(lucebox_session *, int32_t, float *)
 /* 127 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
 /* 128 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 129 */ _CFFI_OP(_CFFI_OP_POINTER, 1), // float *
 /* 130 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 131 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_session *, int32_t, int32_t const *, size_t, lucebox_sampler *, _Bool, _Bool(*)(float, void *), void *, int32_t *, int32_t *)
+/* 131 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // lucebox_status()(lucebox_session *, int32_t, int32_t const *, size_t, lucebox_sampler *, _Bool, _Bool(*)(float, void *), void *, int32_t *, int32_t *)
 /* 132 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
 /* 133 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 134 */ _CFFI_OP(_CFFI_OP_NOOP, 76),
@@ -728,76 +728,76 @@ static void *_cffi_types[] = {
 /* 140 */ _CFFI_OP(_CFFI_OP_NOOP, 70),
 /* 141 */ _CFFI_OP(_CFFI_OP_NOOP, 70),
 /* 142 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 143 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_session *, int32_t, int32_t)
+/* 143 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // lucebox_status()(lucebox_session *, int32_t, int32_t)
 /* 144 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
 /* 145 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 146 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 147 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 148 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_session *, int32_t, int32_t, int32_t *, float *)
+/* 148 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // lucebox_status()(lucebox_session *, int32_t, int32_t, int32_t *, float *)
 /* 149 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
 /* 150 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 151 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 152 */ _CFFI_OP(_CFFI_OP_NOOP, 70),
 /* 153 */ _CFFI_OP(_CFFI_OP_NOOP, 129),
 /* 154 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 155 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_session *, int32_t, void *, size_t, size_t *)
+/* 155 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // lucebox_status()(lucebox_session *, int32_t, void *, size_t, size_t *)
 /* 156 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
 /* 157 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 158 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
 /* 159 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 160 */ _CFFI_OP(_CFFI_OP_NOOP, 52),
 /* 161 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 162 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_session *, int32_t, void const *, size_t, lucebox_sampler *)
+/* 162 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // lucebox_status()(lucebox_session *, int32_t, void const *, size_t, lucebox_sampler *)
 /* 163 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
 /* 164 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 165 */ _CFFI_OP(_CFFI_OP_POINTER, 244), // void const *
+/* 165 */ _CFFI_OP(_CFFI_OP_POINTER, 246), // void const *
 /* 166 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 167 */ _CFFI_OP(_CFFI_OP_NOOP, 105),
 /* 168 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 169 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_session *, lucebox_cycle_request const *, lucebox_cycle_result *, lucebox_cycle_stats *)
+/* 169 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // lucebox_status()(lucebox_session *, lucebox_cycle_request const *, lucebox_cycle_result *, lucebox_cycle_stats *)
 /* 170 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
-/* 171 */ _CFFI_OP(_CFFI_OP_POINTER, 228), // lucebox_cycle_request const *
-/* 172 */ _CFFI_OP(_CFFI_OP_POINTER, 229), // lucebox_cycle_result *
-/* 173 */ _CFFI_OP(_CFFI_OP_POINTER, 230), // lucebox_cycle_stats *
+/* 171 */ _CFFI_OP(_CFFI_OP_POINTER, 230), // lucebox_cycle_request const *
+/* 172 */ _CFFI_OP(_CFFI_OP_POINTER, 231), // lucebox_cycle_result *
+/* 173 */ _CFFI_OP(_CFFI_OP_POINTER, 232), // lucebox_cycle_stats *
 /* 174 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 175 */ _CFFI_OP(_CFFI_OP_FUNCTION, 242), // lucebox_status()(lucebox_session const *, lucebox_session_info *)
+/* 175 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // lucebox_status()(lucebox_session const *, lucebox_session_info *)
 /* 176 */ _CFFI_OP(_CFFI_OP_NOOP, 9),
-/* 177 */ _CFFI_OP(_CFFI_OP_POINTER, 240), // lucebox_session_info *
+/* 177 */ _CFFI_OP(_CFFI_OP_POINTER, 242), // lucebox_session_info *
 /* 178 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 179 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // void()(char *)
+/* 179 */ _CFFI_OP(_CFFI_OP_FUNCTION, 246), // void()(char *)
 /* 180 */ _CFFI_OP(_CFFI_OP_NOOP, 79),
 /* 181 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 182 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // void()(int32_t, char const *, void *)
+/* 182 */ _CFFI_OP(_CFFI_OP_FUNCTION, 246), // void()(int32_t, char const *, void *)
 /* 183 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 184 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 185 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
 /* 186 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 187 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // void()(lucebox_model *)
+/* 187 */ _CFFI_OP(_CFFI_OP_FUNCTION, 246), // void()(lucebox_model *)
 /* 188 */ _CFFI_OP(_CFFI_OP_NOOP, 55),
 /* 189 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 190 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // void()(lucebox_model_params *)
-/* 191 */ _CFFI_OP(_CFFI_OP_POINTER, 235), // lucebox_model_params *
+/* 190 */ _CFFI_OP(_CFFI_OP_FUNCTION, 246), // void()(lucebox_model_params *)
+/* 191 */ _CFFI_OP(_CFFI_OP_POINTER, 237), // lucebox_model_params *
 /* 192 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 193 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // void()(lucebox_sampler *)
+/* 193 */ _CFFI_OP(_CFFI_OP_FUNCTION, 246), // void()(lucebox_sampler *)
 /* 194 */ _CFFI_OP(_CFFI_OP_NOOP, 105),
 /* 195 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 196 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // void()(lucebox_sampler_params *)
-/* 197 */ _CFFI_OP(_CFFI_OP_POINTER, 238), // lucebox_sampler_params *
+/* 196 */ _CFFI_OP(_CFFI_OP_FUNCTION, 246), // void()(lucebox_sampler_params *)
+/* 197 */ _CFFI_OP(_CFFI_OP_POINTER, 240), // lucebox_sampler_params *
 /* 198 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 199 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // void()(lucebox_session *)
+/* 199 */ _CFFI_OP(_CFFI_OP_FUNCTION, 246), // void()(lucebox_session *)
 /* 200 */ _CFFI_OP(_CFFI_OP_NOOP, 117),
 /* 201 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 202 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // void()(lucebox_session_params *)
-/* 203 */ _CFFI_OP(_CFFI_OP_POINTER, 241), // lucebox_session_params *
+/* 202 */ _CFFI_OP(_CFFI_OP_FUNCTION, 246), // void()(lucebox_session_params *)
+/* 203 */ _CFFI_OP(_CFFI_OP_POINTER, 243), // lucebox_session_params *
 /* 204 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 205 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // void()(uint32_t, uint32_t, uint32_t, size_t, double *)
+/* 205 */ _CFFI_OP(_CFFI_OP_FUNCTION, 246), // void()(uint32_t, uint32_t, uint32_t, size_t, double *)
 /* 206 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22), // uint32_t
 /* 207 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
 /* 208 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
 /* 209 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 210 */ _CFFI_OP(_CFFI_OP_POINTER, 217), // double *
 /* 211 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 212 */ _CFFI_OP(_CFFI_OP_FUNCTION, 244), // void()(void(*)(int32_t, char const *, void *), void *)
+/* 212 */ _CFFI_OP(_CFFI_OP_FUNCTION, 246), // void()(void(*)(int32_t, char const *, void *), void *)
 /* 213 */ _CFFI_OP(_CFFI_OP_POINTER, 182), // void(*)(int32_t, char const *, void *)
 /* 214 */ _CFFI_OP(_CFFI_OP_NOOP, 2),
 /* 215 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
@@ -809,27 +809,29 @@ static void *_cffi_types[] = {
 /* 221 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum lucebox_rng
 /* 222 */ _CFFI_OP(_CFFI_OP_ARRAY, 1), // float[7]
 /* 223 */ (_cffi_opcode_t)(7),
-/* 224 */ _CFFI_OP(_CFFI_OP_ARRAY, 6), // int32_t[7]
-/* 225 */ (_cffi_opcode_t)(7),
-/* 226 */ _CFFI_OP(_CFFI_OP_ARRAY, 6), // int32_t[8]
-/* 227 */ (_cffi_opcode_t)(8),
-/* 228 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // lucebox_cycle_request
-/* 229 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // lucebox_cycle_result
-/* 230 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // lucebox_cycle_stats
-/* 231 */ _CFFI_OP(_CFFI_OP_POINTER, 232), // lucebox_logit_bias const *
-/* 232 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // lucebox_logit_bias
-/* 233 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // lucebox_model
-/* 234 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // lucebox_model_info
-/* 235 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // lucebox_model_params
-/* 236 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // lucebox_proposal
-/* 237 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // lucebox_sampler
-/* 238 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // lucebox_sampler_params
-/* 239 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 10), // lucebox_session
-/* 240 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 11), // lucebox_session_info
-/* 241 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 12), // lucebox_session_params
-/* 242 */ _CFFI_OP(_CFFI_OP_ENUM, 4), // lucebox_status
-/* 243 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
-/* 244 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
+/* 224 */ _CFFI_OP(_CFFI_OP_ARRAY, 1), // float[8]
+/* 225 */ (_cffi_opcode_t)(8),
+/* 226 */ _CFFI_OP(_CFFI_OP_ARRAY, 6), // int32_t[7]
+/* 227 */ (_cffi_opcode_t)(7),
+/* 228 */ _CFFI_OP(_CFFI_OP_ARRAY, 6), // int32_t[8]
+/* 229 */ (_cffi_opcode_t)(8),
+/* 230 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // lucebox_cycle_request
+/* 231 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // lucebox_cycle_result
+/* 232 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // lucebox_cycle_stats
+/* 233 */ _CFFI_OP(_CFFI_OP_POINTER, 234), // lucebox_logit_bias const *
+/* 234 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // lucebox_logit_bias
+/* 235 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // lucebox_model
+/* 236 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // lucebox_model_info
+/* 237 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // lucebox_model_params
+/* 238 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // lucebox_proposal
+/* 239 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // lucebox_sampler
+/* 240 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // lucebox_sampler_params
+/* 241 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 10), // lucebox_session
+/* 242 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 11), // lucebox_session_info
+/* 243 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 12), // lucebox_session_params
+/* 244 */ _CFFI_OP(_CFFI_OP_ENUM, 4), // lucebox_status
+/* 245 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
+/* 246 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
 };
 
 static int _cffi_const_LUCEBOX_FINISH_NONE(unsigned long long *o)
@@ -1084,7 +1086,7 @@ _cffi_f_lucebox_backends_load(PyObject *self, PyObject *arg0)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(244));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1154,7 +1156,7 @@ _cffi_f_lucebox_chat_parse(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(244));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1218,7 +1220,7 @@ _cffi_f_lucebox_chat_render(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(244));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1311,7 +1313,7 @@ _cffi_f_lucebox_detokenize(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(244));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1364,7 +1366,7 @@ _cffi_f_lucebox_grammar_from_schema(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(244));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1589,7 +1591,7 @@ _cffi_f_lucebox_model_get_info(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(244));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1653,7 +1655,7 @@ _cffi_f_lucebox_model_meta(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(244));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1706,7 +1708,7 @@ _cffi_f_lucebox_model_open(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(244));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1835,7 +1837,7 @@ _cffi_f_lucebox_quantize(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(244));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -1924,7 +1926,7 @@ _cffi_f_lucebox_sampler_describe(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(244));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2006,7 +2008,7 @@ _cffi_f_lucebox_sampler_draw(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(244));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2070,7 +2072,7 @@ _cffi_f_lucebox_sampler_open(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(244));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2290,7 +2292,7 @@ _cffi_f_lucebox_session_clear(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(244));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2401,7 +2403,7 @@ _cffi_f_lucebox_session_cycle(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(244));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2477,7 +2479,7 @@ _cffi_f_lucebox_session_draft(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(244));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2536,7 +2538,7 @@ _cffi_f_lucebox_session_draft_logits(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(244));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2638,7 +2640,7 @@ _cffi_f_lucebox_session_force(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(244));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2691,7 +2693,7 @@ _cffi_f_lucebox_session_get_info(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(244));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -2857,7 +2859,7 @@ _cffi_f_lucebox_session_open(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(244));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3052,7 +3054,7 @@ _cffi_f_lucebox_session_prefill(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(244));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3127,7 +3129,7 @@ _cffi_f_lucebox_session_propose(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(244));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3203,7 +3205,7 @@ _cffi_f_lucebox_session_state_load(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(244));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3279,7 +3281,7 @@ _cffi_f_lucebox_session_state_save(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(244));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3391,7 +3393,7 @@ _cffi_f_lucebox_system_info(PyObject *self, PyObject *arg0)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(244));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3473,7 +3475,7 @@ _cffi_f_lucebox_token_bytes(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(244));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3620,7 +3622,7 @@ _cffi_f_lucebox_tokenize(PyObject *self, PyObject *args)
   Py_END_ALLOW_THREADS
 
   (void)self; /* unused */
-  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(242));
+  pyresult = _cffi_from_c_deref((char *)&result, _cffi_type(244));
   if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
   return pyresult;
 }
@@ -3705,6 +3707,7 @@ static void _cffi_checkfld__lucebox_cycle_request(lucebox_cycle_request *p)
   (void)p;
   (void)((p->width) | 0);  /* check that 'lucebox_cycle_request.width' is an integer */
   (void)((p->max_tokens) | 0);  /* check that 'lucebox_cycle_request.max_tokens' is an integer */
+  (void)((p->logprobs) | 0);  /* check that 'lucebox_cycle_request.logprobs' is an integer */
 }
 struct _cffi_align__lucebox_cycle_request { char x; lucebox_cycle_request y; };
 
@@ -3721,6 +3724,7 @@ static void _cffi_checkfld__lucebox_cycle_result(lucebox_cycle_result *p)
   { int32_t(*tmp)[8] = &p->tokens; (void)tmp; }
   { int32_t(*tmp)[7] = &p->draft_tokens; (void)tmp; }
   { float(*tmp)[7] = &p->draft_probs; (void)tmp; }
+  { float(*tmp)[8] = &p->logprobs; (void)tmp; }
 }
 struct _cffi_align__lucebox_cycle_result { char x; lucebox_cycle_result y; };
 
@@ -3992,6 +3996,9 @@ static const struct _cffi_field_s _cffi_fields[] = {
   { "max_tokens", offsetof(lucebox_cycle_request, max_tokens),
                   sizeof(((lucebox_cycle_request *)0)->max_tokens),
                   _CFFI_OP(_CFFI_OP_NOOP, 6) },
+  { "logprobs", offsetof(lucebox_cycle_request, logprobs),
+                sizeof(((lucebox_cycle_request *)0)->logprobs),
+                _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "n_tokens", offsetof(lucebox_cycle_result, n_tokens),
                 sizeof(((lucebox_cycle_result *)0)->n_tokens),
                 _CFFI_OP(_CFFI_OP_NOOP, 6) },
@@ -4009,13 +4016,16 @@ static const struct _cffi_field_s _cffi_fields[] = {
               _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "tokens", offsetof(lucebox_cycle_result, tokens),
               sizeof(((lucebox_cycle_result *)0)->tokens),
-              _CFFI_OP(_CFFI_OP_NOOP, 226) },
+              _CFFI_OP(_CFFI_OP_NOOP, 228) },
   { "draft_tokens", offsetof(lucebox_cycle_result, draft_tokens),
                     sizeof(((lucebox_cycle_result *)0)->draft_tokens),
-                    _CFFI_OP(_CFFI_OP_NOOP, 224) },
+                    _CFFI_OP(_CFFI_OP_NOOP, 226) },
   { "draft_probs", offsetof(lucebox_cycle_result, draft_probs),
                    sizeof(((lucebox_cycle_result *)0)->draft_probs),
                    _CFFI_OP(_CFFI_OP_NOOP, 222) },
+  { "logprobs", offsetof(lucebox_cycle_result, logprobs),
+                sizeof(((lucebox_cycle_result *)0)->logprobs),
+                _CFFI_OP(_CFFI_OP_NOOP, 224) },
   { "struct_size", offsetof(lucebox_cycle_stats, struct_size),
                    sizeof(((lucebox_cycle_stats *)0)->struct_size),
                    _CFFI_OP(_CFFI_OP_NOOP, 51) },
@@ -4093,22 +4103,22 @@ static const struct _cffi_field_s _cffi_fields[] = {
                         _CFFI_OP(_CFFI_OP_NOOP, 42) },
   { "n_params", offsetof(lucebox_model_info, n_params),
                 sizeof(((lucebox_model_info *)0)->n_params),
-                _CFFI_OP(_CFFI_OP_NOOP, 243) },
+                _CFFI_OP(_CFFI_OP_NOOP, 245) },
   { "size_bytes", offsetof(lucebox_model_info, size_bytes),
                   sizeof(((lucebox_model_info *)0)->size_bytes),
-                  _CFFI_OP(_CFFI_OP_NOOP, 243) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 245) },
   { "mtp_size_bytes", offsetof(lucebox_model_info, mtp_size_bytes),
                       sizeof(((lucebox_model_info *)0)->mtp_size_bytes),
-                      _CFFI_OP(_CFFI_OP_NOOP, 243) },
+                      _CFFI_OP(_CFFI_OP_NOOP, 245) },
   { "n_draft_vocab", offsetof(lucebox_model_info, n_draft_vocab),
                      sizeof(((lucebox_model_info *)0)->n_draft_vocab),
                      _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "mtp_block_bytes", offsetof(lucebox_model_info, mtp_block_bytes),
                        sizeof(((lucebox_model_info *)0)->mtp_block_bytes),
-                       _CFFI_OP(_CFFI_OP_NOOP, 243) },
+                       _CFFI_OP(_CFFI_OP_NOOP, 245) },
   { "draft_rows_bytes", offsetof(lucebox_model_info, draft_rows_bytes),
                         sizeof(((lucebox_model_info *)0)->draft_rows_bytes),
-                        _CFFI_OP(_CFFI_OP_NOOP, 243) },
+                        _CFFI_OP(_CFFI_OP_NOOP, 245) },
   { "struct_size", offsetof(lucebox_model_params, struct_size),
                    sizeof(((lucebox_model_params *)0)->struct_size),
                    _CFFI_OP(_CFFI_OP_NOOP, 51) },
@@ -4156,7 +4166,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
                  _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "tokens", offsetof(lucebox_proposal, tokens),
               sizeof(((lucebox_proposal *)0)->tokens),
-              _CFFI_OP(_CFFI_OP_NOOP, 224) },
+              _CFFI_OP(_CFFI_OP_NOOP, 226) },
   { "probs", offsetof(lucebox_proposal, probs),
              sizeof(((lucebox_proposal *)0)->probs),
              _CFFI_OP(_CFFI_OP_NOOP, 222) },
@@ -4261,7 +4271,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
                                _CFFI_OP(_CFFI_OP_NOOP, 6) },
   { "logit_bias", offsetof(lucebox_sampler_params, logit_bias),
                   sizeof(((lucebox_sampler_params *)0)->logit_bias),
-                  _CFFI_OP(_CFFI_OP_NOOP, 231) },
+                  _CFFI_OP(_CFFI_OP_NOOP, 233) },
   { "n_logit_bias", offsetof(lucebox_sampler_params, n_logit_bias),
                     sizeof(((lucebox_sampler_params *)0)->n_logit_bias),
                     _CFFI_OP(_CFFI_OP_NOOP, 51) },
@@ -4288,16 +4298,16 @@ static const struct _cffi_field_s _cffi_fields[] = {
                 _CFFI_OP(_CFFI_OP_NOOP, 206) },
   { "context_bytes", offsetof(lucebox_session_info, context_bytes),
                      sizeof(((lucebox_session_info *)0)->context_bytes),
-                     _CFFI_OP(_CFFI_OP_NOOP, 243) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 245) },
   { "compute_bytes", offsetof(lucebox_session_info, compute_bytes),
                      sizeof(((lucebox_session_info *)0)->compute_bytes),
-                     _CFFI_OP(_CFFI_OP_NOOP, 243) },
+                     _CFFI_OP(_CFFI_OP_NOOP, 245) },
   { "mtp_context_bytes", offsetof(lucebox_session_info, mtp_context_bytes),
                          sizeof(((lucebox_session_info *)0)->mtp_context_bytes),
-                         _CFFI_OP(_CFFI_OP_NOOP, 243) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 245) },
   { "mtp_compute_bytes", offsetof(lucebox_session_info, mtp_compute_bytes),
                          sizeof(((lucebox_session_info *)0)->mtp_compute_bytes),
-                         _CFFI_OP(_CFFI_OP_NOOP, 243) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 245) },
   { "mtp_kv_in_trunk", offsetof(lucebox_session_info, mtp_kv_in_trunk),
                        sizeof(((lucebox_session_info *)0)->mtp_kv_in_trunk),
                        _CFFI_OP(_CFFI_OP_NOOP, 42) },
@@ -4309,7 +4319,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
                        _CFFI_OP(_CFFI_OP_NOOP, 42) },
   { "kept_graphs_bytes", offsetof(lucebox_session_info, kept_graphs_bytes),
                          sizeof(((lucebox_session_info *)0)->kept_graphs_bytes),
-                         _CFFI_OP(_CFFI_OP_NOOP, 243) },
+                         _CFFI_OP(_CFFI_OP_NOOP, 245) },
   { "struct_size", offsetof(lucebox_session_params, struct_size),
                    sizeof(((lucebox_session_params *)0)->struct_size),
                    _CFFI_OP(_CFFI_OP_NOOP, 51) },
@@ -4361,32 +4371,32 @@ static const struct _cffi_field_s _cffi_fields[] = {
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "lucebox_cycle_request", 228, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_cycle_request), offsetof(struct _cffi_align__lucebox_cycle_request, y), 0, 2 },
-  { "lucebox_cycle_result", 229, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_cycle_result), offsetof(struct _cffi_align__lucebox_cycle_result, y), 2, 8 },
-  { "lucebox_cycle_stats", 230, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_cycle_stats), offsetof(struct _cffi_align__lucebox_cycle_stats, y), 10, 12 },
-  { "lucebox_logit_bias", 232, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_logit_bias), offsetof(struct _cffi_align__lucebox_logit_bias, y), 22, 2 },
-  { "lucebox_model", 233, _CFFI_F_OPAQUE,
+  { "lucebox_cycle_request", 230, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_cycle_request), offsetof(struct _cffi_align__lucebox_cycle_request, y), 0, 3 },
+  { "lucebox_cycle_result", 231, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_cycle_result), offsetof(struct _cffi_align__lucebox_cycle_result, y), 3, 9 },
+  { "lucebox_cycle_stats", 232, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_cycle_stats), offsetof(struct _cffi_align__lucebox_cycle_stats, y), 12, 12 },
+  { "lucebox_logit_bias", 234, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_logit_bias), offsetof(struct _cffi_align__lucebox_logit_bias, y), 24, 2 },
+  { "lucebox_model", 235, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "lucebox_model_info", 234, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_model_info), offsetof(struct _cffi_align__lucebox_model_info, y), 24, 17 },
-  { "lucebox_model_params", 235, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_model_params), offsetof(struct _cffi_align__lucebox_model_params, y), 41, 14 },
-  { "lucebox_proposal", 236, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_proposal), offsetof(struct _cffi_align__lucebox_proposal, y), 55, 3 },
-  { "lucebox_sampler", 237, _CFFI_F_OPAQUE,
+  { "lucebox_model_info", 236, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_model_info), offsetof(struct _cffi_align__lucebox_model_info, y), 26, 17 },
+  { "lucebox_model_params", 237, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_model_params), offsetof(struct _cffi_align__lucebox_model_params, y), 43, 14 },
+  { "lucebox_proposal", 238, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_proposal), offsetof(struct _cffi_align__lucebox_proposal, y), 57, 3 },
+  { "lucebox_sampler", 239, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "lucebox_sampler_params", 238, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_sampler_params), offsetof(struct _cffi_align__lucebox_sampler_params, y), 58, 36 },
-  { "lucebox_session", 239, _CFFI_F_OPAQUE,
+  { "lucebox_sampler_params", 240, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_sampler_params), offsetof(struct _cffi_align__lucebox_sampler_params, y), 60, 36 },
+  { "lucebox_session", 241, _CFFI_F_OPAQUE,
     (size_t)-1, -1, -1, 0 /* opaque */ },
-  { "lucebox_session_info", 240, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_session_info), offsetof(struct _cffi_align__lucebox_session_info, y), 94, 14 },
-  { "lucebox_session_params", 241, _CFFI_F_CHECK_FIELDS,
-    sizeof(lucebox_session_params), offsetof(struct _cffi_align__lucebox_session_params, y), 108, 16 },
+  { "lucebox_session_info", 242, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_session_info), offsetof(struct _cffi_align__lucebox_session_info, y), 96, 14 },
+  { "lucebox_session_params", 243, _CFFI_F_CHECK_FIELDS,
+    sizeof(lucebox_session_params), offsetof(struct _cffi_align__lucebox_session_params, y), 110, 16 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
@@ -4398,29 +4408,29 @@ static const struct _cffi_enum_s _cffi_enums[] = {
     "LUCEBOX_MTP_NONE,LUCEBOX_MTP_IN_FILE,LUCEBOX_MTP_SIDECAR" },
   { "lucebox_rng", 221, _cffi_prim_int(sizeof(enum lucebox_rng), ((enum lucebox_rng)-1) <= 0),
     "LUCEBOX_RNG_AUTO,LUCEBOX_RNG_MT19937,LUCEBOX_RNG_GUMBEL" },
-  { "lucebox_status", 242, _cffi_prim_int(sizeof(lucebox_status), ((lucebox_status)-1) <= 0),
+  { "lucebox_status", 244, _cffi_prim_int(sizeof(lucebox_status), ((lucebox_status)-1) <= 0),
     "LUCEBOX_OK,LUCEBOX_ERR_ARGUMENT,LUCEBOX_ERR_IO,LUCEBOX_ERR_FORMAT,LUCEBOX_ERR_MISMATCH,LUCEBOX_ERR_MEMORY,"
     "LUCEBOX_ERR_BACKEND,LUCEBOX_ERR_CONTEXT_FULL,LUCEBOX_ERR_CANCELLED,LUCEBOX_ERR_ROLLBACK,LUCEBOX_ERR_DECODE,"
     "LUCEBOX_ERR_STATE,LUCEBOX_ERR_INTERNAL,LUCEBOX_ERR_SAMPLING" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "lucebox_cycle_request", 228 },
-  { "lucebox_cycle_result", 229 },
-  { "lucebox_cycle_stats", 230 },
+  { "lucebox_cycle_request", 230 },
+  { "lucebox_cycle_result", 231 },
+  { "lucebox_cycle_stats", 232 },
   { "lucebox_log_callback", 213 },
-  { "lucebox_logit_bias", 232 },
-  { "lucebox_model", 233 },
-  { "lucebox_model_info", 234 },
-  { "lucebox_model_params", 235 },
+  { "lucebox_logit_bias", 234 },
+  { "lucebox_model", 235 },
+  { "lucebox_model_info", 236 },
+  { "lucebox_model_params", 237 },
   { "lucebox_progress_callback", 138 },
-  { "lucebox_proposal", 236 },
-  { "lucebox_sampler", 237 },
-  { "lucebox_sampler_params", 238 },
-  { "lucebox_session", 239 },
-  { "lucebox_session_info", 240 },
-  { "lucebox_session_params", 241 },
-  { "lucebox_status", 242 },
+  { "lucebox_proposal", 238 },
+  { "lucebox_sampler", 239 },
+  { "lucebox_sampler_params", 240 },
+  { "lucebox_session", 241 },
+  { "lucebox_session_info", 242 },
+  { "lucebox_session_params", 243 },
+  { "lucebox_status", 244 },
 };
 
 static const struct _cffi_type_context_s _cffi_type_context = {
@@ -4435,7 +4445,7 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   5,  /* num_enums */
   16,  /* num_typenames */
   NULL,  /* no includes */
-  245,  /* num_types */
+  247,  /* num_types */
   1,  /* flags */
 };
 

@@ -3,14 +3,21 @@
 
 #include "even_drafts.h"
 #include "graphs.h"
+#include "token_logprob.h"
 
 #include "llama-ext.h"
 
 #include "ggml.h"
 
+#include <cmath>
+
 namespace lucebox {
 
 namespace {
+
+// States of a sequence that wait for the MTP block to run over them. Some hundred tokens of a large model, and more than
+// most replies of a small one have.
+const size_t MAX_WAITING_BYTES = 64 << 20;
 
 // A sequence's part in a cycle.
 struct member {
@@ -23,6 +30,7 @@ struct member {
     lucebox_proposal       drafts    = {};
     lucebox_cycle_result * result;
     int32_t                max_tokens;
+    bool                   logprobs; // are asked for
 };
 
 std::vector<member> collect(lucebox_session & s, const lucebox_cycle_request * requests,
@@ -52,6 +60,7 @@ std::vector<member> collect(lucebox_session & s, const lucebox_cycle_request * r
         m.width      = std::min(requests[seq].width, m.widest);
         m.result     = &results[seq];
         m.max_tokens = requests[seq].max_tokens;
+        m.logprobs   = requests[seq].logprobs != 0;
         members.push_back(m);
     }
     if (members.empty()) {
@@ -106,19 +115,20 @@ void draft(lucebox_session & s, std::vector<member> & members, draft_counts & co
 void verify(lucebox_session & s, std::vector<member> & members) {
     s.batch.clear();
     // Who drafts nothing for long need not pay for what only drafts read. A single plain step does: the pair it leaves would
-    // make the next chain start from more rows than others, for which a graph has to be built.
+    // make the next chain start from more rows than others, for which a graph has to be built. So do a few of a text that
+    // is easy so far: most likely they are followed by drafts.
     bool defers = false;
     for (const member & m : members) {
         if (m.state->use_mtp && s.writer) {
             s.drafter->drop(m.seq); // the trunk writes the pair that the chain started from, and those after it
-            defers = defers || (m.width == 1 && (m.state->was_plain || s.drafter->waiting(m.seq).tokens.size() > 1));
+            defers = defers || (m.width == 1 && (m.state->rests() || s.drafter->waiting(m.seq).tokens.size() > 1));
         }
     }
     for (member & m : members) {
         if (m.state->use_mtp && s.writer) {
             m.is_deferred = m.width == 1 && defers;
             s.writer->defer(m.seq, m.is_deferred);
-            m.state->was_plain = m.width == 1 && m.drafts.n_drafted == 0;
+            m.state->n_plain = m.width == 1 && m.drafts.n_drafted == 0 ? m.state->n_plain + 1 : 0;
         }
         m.first_row = s.batch.add(m.state->last, m.state->n_past, m.seq, true);
         for (int32_t i = 0; i + 1 < m.width; ++i) {
@@ -140,6 +150,7 @@ void sample(lucebox_session & s, member & m) {
     std::copy_n(m.drafts.tokens, r.n_drafted, r.draft_tokens);
     std::copy_n(m.drafts.probs, r.n_drafted, r.draft_probs);
     state.n_rows = 0;
+    std::fill_n(r.logprobs, LUCEBOX_MAX_WIDTH, NAN);
     for (int32_t i = 0; i < m.width; ++i) {
         llama_token token;
         try {
@@ -150,6 +161,11 @@ void sample(lucebox_session & s, member & m) {
             r.finish      = LUCEBOX_FINISH_FAILED;
             break;
         }
+        if (m.logprobs) {
+            const float * logits   = llama_get_logits_ith(s.ctx.get(), m.first_row + i);
+            r.logprobs[r.n_tokens] = token_logprob(logits, (size_t) s.model->n_vocab(), token);
+        }
+        state.logprob = r.logprobs[r.n_tokens];
         state.rows[state.n_rows++] = m.first_row + i;
         r.tokens[r.n_tokens++]     = token;
 
@@ -207,8 +223,9 @@ void run_cycle(lucebox_session & s, std::vector<member> & members, lucebox_cycle
     for (const member & m : members) {
         if (m.state->use_mtp) {
             any_mtp = true;
-            // who does not draft lets pairs pile up: they cost least in one wide batch, and nothing if it stays so
-            if (s.drafter->waiting(m.seq).tokens.size() > s.params.n_ubatch) {
+            // who does not draft lets pairs pile up: they cost least in wide batches, and nothing if it stays so
+            const size_t n_pairs = s.drafter->waiting(m.seq).tokens.size();
+            if (n_pairs > s.params.n_ubatch && n_pairs * s.drafter->n_pair_bytes() > MAX_WAITING_BYTES) {
                 s.drafter->catch_up(m.seq, counts);
             }
         }

@@ -307,6 +307,7 @@ typedef struct lucebox_cycle_request {
     int32_t width;      /* 0: leave this sequence out; 1: verify no drafts; 2..max_width: verify width - 1 drafts.
                          * With others in the cycle it may get fewer, or more where drafts are even. */
     int32_t max_tokens; /* stop after this many new tokens; at least 1                                            */
+    int32_t logprobs;   /* 1: tell how probable the new tokens were; 0: do not                                    */
 } lucebox_cycle_request;
 
 /* What one sequence got. Token i was sampled from row i of the verify batch. */
@@ -319,6 +320,8 @@ typedef struct lucebox_cycle_result {
     int32_t tokens[LUCEBOX_MAX_WIDTH];
     int32_t draft_tokens[LUCEBOX_MAX_DRAFT];
     float   draft_probs[LUCEBOX_MAX_DRAFT]; /* as in lucebox_proposal */
+    float   logprobs[LUCEBOX_MAX_WIDTH]; /* of each new token, by the model alone: before temperature, filters and all
+                                          * that a sampler does. NaN unless asked for, and without logits on the host */
 } lucebox_cycle_result;
 
 /* Times of one cycle, over all its sequences. What concerns drafts includes the lucebox_session_propose() calls since

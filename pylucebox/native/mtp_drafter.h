@@ -93,6 +93,9 @@ class mtp_drafter {
 
     const sequence & waiting(int32_t seq) const { return sequences[(size_t) seq]; }
 
+    // Bytes of a pair that waits.
+    size_t n_pair_bytes() const { return width * sizeof(float); }
+
   private:
     void    add_row(int32_t seq, llama_token token, llama_pos pos, float * hidden, bool output);
     int32_t add_next(int32_t seq);

@@ -6,6 +6,7 @@
 #include "mtp_writer.h"
 
 #include <atomic>
+#include <cmath>
 #include <vector>
 
 namespace lucebox {
@@ -21,11 +22,18 @@ struct seq_state {
     int32_t            n_past  = 0;
     llama_token        last    = LLAMA_TOKEN_NULL;
     bool               use_mtp = false;
-    bool               was_plain = false; // the last cycle drafted nothing
+    int32_t            n_plain = 0; // cycles in a row that drafted nothing
+    float              logprob = NAN; // of the last token, if somebody asked for it
     common_sampler_ptr sampler;
     int32_t            n_rows = 0; // rows of the last call whose logits can be asked for
     int32_t            rows[LUCEBOX_MAX_WIDTH];
     std::string        failure; // why its sampler failed
+
+    // Whether it has stopped to draft, or never began, as far as one can tell.
+    bool rests() const {
+        const int32_t n_waits = logprob > -0.35f ? 4 : 1;
+        return n_plain >= n_waits;
+    }
 };
 
 // The next token of a sequence, sampled from a row of the last batch. Throws with LUCEBOX_ERR_SAMPLING.

@@ -22,6 +22,7 @@ _LEAST_GUESS: Final = 0.85  # of a chance: a cycle too wide costs little beside 
 _FIRST_GUESS: Final = 0.95  # the same, until a first cycle has told: in a short reply one too narrow is one more
 _STRENGTH: Final = 4.0  # labels that the guess for a depth weighs
 _SHARED: Final = 4.0  # labels that both kinds of cycles together weigh against one
+_TOLD: Final = 4  # cycles, of which one is told to later requests: to tell all takes longer than to choose
 _PATIENCE: Final = 6  # plain steps before a draft is tried again,
 _MOST_PATIENCE: Final = 24  # twice as many after each that fails, up to this
 
@@ -45,9 +46,15 @@ class BriefCycles:
         self._first_guess = _FIRST_GUESS
         self._patience = _PATIENCE
         self._n_plain = 0
+        self._n_cycles = 0
+        self._limit = 0  # of the present cycle
+        self._sure = 0  # drafts that nothing speaks against, since as many as there could be held twice
 
     def choose(self, limit: int, prices: Prices) -> int:
         """Return how many drafts, up to `limit`, bring most tokens per time; one now and then where none seems to."""
+        if self._sure and self._sure == limit:
+            return limit
+        self._limit = limit
         _, verify, draft, reject = prices
         own_held, own_seen = self._held[self._kind], self._seen[self._kind]
         other_held, other_seen = self._held[1 - self._kind], self._seen[1 - self._kind]
@@ -75,13 +82,18 @@ class BriefCycles:
         labelled = n_accepted + (not is_run)
         held, seen = self._held[self._kind], self._seen[self._kind]
         for depth in range(labelled):
-            it_held = depth < n_accepted
-            held[depth] = _KEPT * held[depth] + it_held
+            held[depth] = _KEPT * held[depth] + (depth < n_accepted)
             seen[depth] = _KEPT * seen[depth] + 1.0
-            self._acceptance.learn(depth, it_held)
         for depth in range(labelled, MAX_DRAFT):
             held[depth] *= _AGEING
             seen[depth] *= _AGEING
+        self._n_cycles += 1
+        if self._n_cycles % _TOLD == 0:
+            for depth in range(labelled):
+                self._acceptance.learn(depth, depth < n_accepted)
+        # Behind a second run chances have only risen, so the choice would be the same.
+        is_sure = is_run and self._kind and n_verified == self._limit and self._n_cycles > 1
+        self._sure = self._limit if is_sure else 0
         self._kind = int(is_run)
         if self._n_plain >= self._patience:
             self._patience = _PATIENCE if is_run else min(2 * self._patience, _MOST_PATIENCE)

@@ -9,7 +9,16 @@ from typing import Final
 from pylucebox.width.acceptance import Acceptance, expected_tokens
 from pylucebox.width.costs import Prices
 
-__all__ = ["PLENTY", "Price", "best_of", "joint_rates", "rates_of", "worth_knowing", "worth_verifying"]
+__all__ = [
+    "PLENTY",
+    "Price",
+    "affordable",
+    "best_of",
+    "joint_rates",
+    "rates_of",
+    "worth_knowing",
+    "worth_verifying",
+]
 
 _MEMORY: Final = 14 / 15  # of the price, per cycle
 _GUESSED_CYCLES: Final = 8.0  # that the expected speed counts as at the start
@@ -94,6 +103,15 @@ def joint_rates(
             all_hold *= curve[k] - curve[k - 1]
         rates.append(tokens ** (1 / len(curves)) / (took_us + (1.0 - all_hold) * reject))
     return rates
+
+
+def affordable(limit: int, prices: Prices, room_us: float) -> int:
+    """Return how many of `limit` drafts may be verified, if a cycle may lose no more than `room_us` to a plain step."""
+    verify, _, draft, reject = prices
+    k = limit
+    while k and verify[k] + draft[k] + reject - verify[0] > room_us:
+        k -= 1
+    return k
 
 
 def best_of(rates: Sequence[float], present: int) -> int:

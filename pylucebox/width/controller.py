@@ -5,8 +5,10 @@ foretell more than the counts, `calibration` makes chances of them, and the widt
 made while `lookahead` says that its time may be worth it, and as many are verified as pay for their rows. Time is worth
 what it recently brought.
 
+Where plain steps are short both would take longer than they spare: drafts come in spurts there (`short_steps`).
+
 A `Ledger` bounds what all this can lose against decoding without MTP, and `Credits` pay for looking again at what was
-given up, so that no verdict is final. Nothing unfavourable is kept from one request to the next.
+given up. Nothing unfavourable that a text showed is kept for the next; of machine and model it fades.
 """
 
 from __future__ import annotations
@@ -15,24 +17,29 @@ from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
 from typing import Any, Final
 
-from pylucebox._errors import InvalidArgumentError
 from pylucebox._stats import MAX_DRAFT
 from pylucebox.width.acceptance import Acceptance, expected_tokens
 from pylucebox.width.book import CostBook
-from pylucebox.width.breakeven import tokens_to_earn_back
+from pylucebox.width.breakeven import Experience, foretold_saving, reason_against
+from pylucebox.width.brief_steps import BRIEF_STEP_US, BriefSteps
 from pylucebox.width.calibration import Calibrator
-from pylucebox.width.choice import PLENTY, Price, best_of, rates_of, worth_knowing, worth_verifying
+from pylucebox.width.choice import PLENTY, Price, affordable, best_of, rates_of, worth_knowing, worth_verifying
 from pylucebox.width.costs import Prices
 from pylucebox.width.exploration import Credits
+from pylucebox.width.hints import TextHints
 from pylucebox.width.joint import JointChoice
 from pylucebox.width.ledger import Ledger
 from pylucebox.width.lookahead import Lookahead
-from pylucebox.width.looks import best_look, rows_spared_us
+from pylucebox.width.looks import best_look, rows_spared_us, sure_drafts
 from pylucebox.width.passes import Pass
 from pylucebox.width.plain_steps import PlainSteps
 from pylucebox.width.policy import MAX_WIDTH, CycleContext, CycleObservation, CyclePlan, WidthCosts
 from pylucebox.width.report import Tally
 from pylucebox.width.sequence import SequenceState
+from pylucebox.width.short_steps import SHORT_STEP_US, ShortSteps
+from pylucebox.width.snapshots import restored_parts, snapshot_of
+from pylucebox.width.spurts import Spurts, StepCosts
+from pylucebox.width.surprise import Foretold
 from pylucebox.width.telemetry import WidthTelemetry
 from pylucebox.width.thrift import Thrift
 
@@ -45,13 +52,11 @@ _ASK_NEWS: Final = 0.1  # weight of a look in what deciding takes
 _SHADE: Final = 0.9  # of a chance counts when one more draft is considered
 _CAUTION: Final = 0.6  # plain steps that may still be lost where a chance counts half
 _LEAST: Final = 0.7  # that is left of a chance, so that a request can get out of where nothing may be lost
-_BRIEF_US: Final = 1000.0  # plain step of a GPU, a hundredth of which pays for no look at a draft
 _SPEED_TOKENS: Final = 32  # that a request must have for its speed to count
-_MOST_ANCHORS: Final = 3  # cycles to time one of the first widths on a machine nothing is known of
 _OUTLIER: Final = 1.5  # times its price, the most a cycle counts as
 
-_VERSION: Final = 2  # of snapshots
 _PLAIN: Final = CyclePlan(1, 0)
+_LOOK: Final = CyclePlan(1, 1, True)
 
 
 class AdaptiveWidth:
@@ -74,7 +79,11 @@ class AdaptiveWidth:
         self._speed_seen = 0.0  # tokens per us of earlier requests
         self._decide_us = 0.0  # what a decision took lately
         self._plain_steps = PlainSteps()
-        self._take(costs)
+        self._foretold = Foretold()
+        self._step_costs = StepCosts()
+        self._experience = Experience()
+        self._is_told = False
+        self.load_device(on_gpu=costs is not None and costs.on_gpu)
 
     # ---- requests
 
@@ -82,18 +91,20 @@ class AdaptiveWidth:
         """Start a request or a batch of requests."""
         if self._sequences:
             self._carried = self._sequences[min(self._sequences)].acceptance.successor()
-        if self._tokens >= _SPEED_TOKENS:
-            speed = self._tokens / self._took_us
-            self._speed_seen = 0.5 * (self._speed_seen + speed) if self._speed_seen else speed
+        tokens, took_us = self._tokens + self._brief_steps.n_tokens, self._took_us + self._brief_steps.took_us
+        if tokens >= _SPEED_TOKENS:
+            self._learn_speed(tokens / took_us)
+        if self._short_steps.n_tokens:
+            self._experience.learn(self._short_steps.saved_steps, self._short_steps.n_tokens)
         self._calibrator.begin()
         self._start()
 
     def _start(self) -> None:
         self._model = self._book.at(1, 0)
+        self._tally = Tally()
         self._open_accounts()
         self._sequences = {}
         self._thrift = Thrift()
-        self._tally = Tally()
         self._trials = [0] * MAX_WIDTH
         self._uses_probs = True
         self._tokens = 0
@@ -111,17 +122,20 @@ class AdaptiveWidth:
         k = best_of(rates, 0)
         tokens = expected_tokens(self._carried.rates())[k]
         self._price = Price(tokens, tokens / rates[k])
-        self._is_brief = self._on_gpu and prices.verify[0] < _BRIEF_US
+        self._is_brief = self._on_gpu and prices.verify[0] < BRIEF_STEP_US
+        self._is_short = not self._on_gpu and self._model.known and prices.verify[0] < SHORT_STEP_US
         self._lookahead = Lookahead()
         if not self._is_brief:
             self._lookahead.refresh_all(self._price.per_us(prices.verify[0]), prices)
         self._ledger = Ledger()
+        self._short_steps = ShortSteps(self._book, self._plain_steps, self._step_costs, self._ledger, self._tally)
+        self._brief_steps = BriefSteps(self._book, self._ledger, self._tally)
         self._credits = Credits(prices.draft[MAX_DRAFT])
 
     def load_costs(self, costs: WidthCosts) -> None:
         """Take measured costs in place of all that is known of costs so far. Call it between requests."""
         self._book = CostBook(costs)
-        self._take(costs)
+        self.load_device(on_gpu=costs.on_gpu)
         if costs.source == "sweep":
             self._plain_steps.ask_for_first(costs.verify_us[0])
 
@@ -135,25 +149,34 @@ class AdaptiveWidth:
         """Take measured costs of cycles of several sequences, after those that `load_costs` takes."""
         self._book.add(n_active, costs)
 
-    def _take(self, costs: WidthCosts | None) -> None:
-        """Start on the machine that these costs are from."""
-        self.load_device(on_gpu=costs is not None and costs.on_gpu)
-
     def worth_drafting(self, prompt_tokens: int, max_tokens: int) -> str | None:
         """Return None, or why a request of this size should do without MTP."""
-        model = self._book.at(1, prompt_tokens)
-        if not model.known or model.prefill_us_per_token <= 0.0:
-            return None
-        prices = model.prices
-        for acceptance, seen in ((self._carried.rates(), self._speed_seen), ([1.0] * MAX_DRAFT, 0.0)):
-            speed = max(seen, *rates_of(acceptance, MAX_DRAFT, prices))
-            needed = tokens_to_earn_back(prompt_tokens, model.prefill_us_per_token, prices.verify[0], speed)
-            if needed is not None:
-                break  # else ask whether the best conceivable text would do
-        if needed is not None and max_tokens >= needed:
-            return None
-        when = "it never earns back" if needed is None else f"it earns back after about {needed:.0f} tokens"
-        return f"MTP makes a prompt of {prompt_tokens} tokens slower, which {when}; max_tokens is {max_tokens}"
+        model, rates = self._book.at(1, prompt_tokens), self._carried.rates()
+        saved = self._experience.hoped if self._is_short and self._is_told else None
+        return reason_against(prompt_tokens, max_tokens, model, saved=saved, acceptance=rates, speed=self._speed_seen)
+
+    def wants_logprobs(self, *, drafts: bool) -> bool:
+        """Tell whether the trunk's own probabilities are of use here: of requests that draft, or that were refused."""
+        self._is_told = True  # who asks can tell
+        return self._is_short if drafts else not self._on_gpu
+
+    def overhear(self, logprobs: Sequence[float], n_tokens: int) -> None:
+        """Take how probable the trunk held some of the tokens of a request that was refused, natural logarithms."""
+        prices = self._model.prices
+        self._foretold.rest(n_tokens)
+        self._step_costs.rest(n_tokens, prices)
+        saved_steps = foretold_saving(logprobs, n_tokens, self._foretold, self._step_costs.of(prices))
+        if self._is_short:
+            self._experience.learn(saved_steps, n_tokens)
+        elif n_tokens >= _SPEED_TOKENS:
+            self._learn_speed(n_tokens / ((n_tokens - saved_steps) * prices.verify[0]))
+
+    def _learn_speed(self, speed: float) -> None:
+        self._speed_seen = 0.5 * (self._speed_seen + speed) if self._speed_seen else speed
+
+    def rests(self, seq: int) -> int:
+        """Return for how many cycles a sequence will draft nothing, so that it need not be asked."""
+        return self._short_steps.rests(self._sequences.get(seq) or self._state_of(seq, 0)) if self._is_short else 0
 
     # ---- planning
 
@@ -164,16 +187,32 @@ class AdaptiveWidth:
 
     def plan(self, seq: int, context: CycleContext) -> CyclePlan:
         """Return what the next cycle should do for a sequence."""
+        steps = self._simple_steps(context.n_active, context.logprobs)
+        if steps is not None:
+            return steps.plan(self._state_of(seq, context.n_past), context)
         began = self._clock()
         plan = self._plan(seq, context)
         self._thrift.spend(self._clock() - began)
         return plan
 
-    def _plan(self, seq: int, context: CycleContext) -> CyclePlan:
-        _, n_past, n_left, max_width, n_active, hints = context
+    def _simple_steps(self, n_active: int, logprobs: object) -> BriefSteps | ShortSteps | None:
+        """Return what plans and accounts for cycles that are too short for anything else."""
+        if n_active != 1:
+            return None
+        if self._is_brief and self._model.source != "none":
+            return self._brief_steps
+        return self._short_steps if self._is_short and logprobs else None
+
+    def _state_of(self, seq: int, n_past: int, hints: TextHints | None = None) -> SequenceState:
         state = self._sequences.get(seq)
         if state is None or n_past < state.n_past:  # a new request took the place of a finished one
-            state = self._sequences[seq] = SequenceState(self._carried.successor(), hints)
+            spurts = Spurts(self._foretold, self._step_costs)
+            state = self._sequences[seq] = SequenceState(self._carried.successor(), hints, spurts)
+        return state
+
+    def _plan(self, seq: int, context: CycleContext) -> CyclePlan:
+        _, n_past, n_left, max_width, n_active, hints, _ = context
+        state = self._state_of(seq, n_past, hints)
         members = self._pass.members
         opens = not members or seq in members
         if opens:
@@ -191,26 +230,16 @@ class AdaptiveWidth:
             return self._joint.plan(state.limit)
         return self._plan_alone(state) if state.limit else _PLAIN
 
-    def _affordable(self, limit: int) -> int:
-        """Return the most drafts that the ledger allows."""
-        verify, _, draft, reject = self._model.prices
-        room = self._ledger.room_us(verify[0]) - self._plain_steps.catch_up_us
-        k = limit
-        while k and verify[k] + draft[k] + reject - verify[0] > room:
-            k -= 1
-        return k
-
     def _plan_alone(self, state: SequenceState) -> CyclePlan:
         timing = self._timing(state)
         if timing is not None:
             return timing
-        state.limit = self._affordable(state.limit)
-        room = self._ledger.room
+        prices, room = self._model.prices, self._ledger.room
+        state.limit = affordable(state.limit, prices, room * prices.verify[0] - self._plain_steps.catch_up_us)
         self._caution = _SHADE * max(_LEAST, room / (room + _CAUTION))
         if state.limit == 0:
             state.reason = "ledger"  # not even a look: it would take what the next draft has to be paid from
             return _PLAIN
-        prices = self._model.prices
         if self._uses_probs and self._calibrator.better and not self._is_brief:
             if not self._thrift.light:
                 state.recent.refresh()
@@ -219,7 +248,7 @@ class AdaptiveWidth:
             # A chain made in one launch is one decision, of which the mean gain counts where little is at stake.
             shade = self._caution if self._model.launch_us and room > PLENTY else 1.0
             if not self._goes_on(state, 0, state.open_chain(), 1.0 / shade):
-                return self._parked(state, ask=True)
+                return self._parked(state)
             first = self._without_asking(state, 1)
             return CyclePlan(first + 1, first, first < state.limit or not self._model.launch_us or self._asks(state))
         if self._is_brief or self._thrift.light:
@@ -229,7 +258,7 @@ class AdaptiveWidth:
 
     def _timing(self, state: SequenceState) -> CyclePlan | None:
         """Return a cycle to be run for its time, when one is due."""
-        untimed = self._untimed(state.limit)
+        untimed = self._model.first_untimed(state.limit, self._trials)
         if untimed is not None:
             state.reason = "cold start"
             self._pass.measures = True
@@ -251,11 +280,11 @@ class AdaptiveWidth:
                 n_draft = k + 1
         return CyclePlan(k + 1, n_draft)
 
-    def _parked(self, state: SequenceState, *, ask: bool) -> CyclePlan:
+    def _parked(self, state: SequenceState) -> CyclePlan:
         """Verify nothing, but draft once where the floor of exploration can pay."""
         prices = self._model.prices
         may = prices.draft[1] + self._plain_steps.catch_up_us <= self._ledger.room_us(prices.verify[0])
-        return CyclePlan(1, 1, ask) if may and self._looks(state, 0) else _PLAIN
+        return _LOOK if may and self._looks(state, 0) else _PLAIN
 
     def _looks(self, state: SequenceState, depth: int) -> bool:
         """Pay for a draft after `depth` others that seems to be worth nothing: what is known of it may be outdated."""
@@ -263,16 +292,6 @@ class AdaptiveWidth:
         price_us = draft[depth + 1] - draft[depth]
         # After one that would have held, look again at once: easier text has perhaps begun.
         return self._credits.pay_floor(price_us, debt_us=_ADVANCE * price_us if state.hopes else 0.0)
-
-    def _untimed(self, limit: int) -> int | None:
-        """Return one of the first widths to time on a machine that nothing is known of."""
-        if self._model.source != "none":
-            return None
-        for k in (min(2, limit), 0, limit):
-            if not self._model.timed(k + 1) and self._trials[k] < _MOST_ANCHORS:
-                self._trials[k] += 1
-                return k
-        return None
 
     def _choose_joint(self, state: SequenceState, n_active: int, max_width: int) -> None:
         """Choose what all sequences of a pass do, of which `state` is the first to plan."""
@@ -335,9 +354,7 @@ class AdaptiveWidth:
         draft, launch_us = self._model.prices.draft, self._model.launch_us
         if launch_us:
             return best_look(state.goes_on, draft, depth, state.limit, _ASK_US + self._decide_us + launch_us)
-        while depth < state.limit and (1.0 - state.goes_on[depth]) * (draft[depth + 1] - draft[depth]) < _ASK_US:
-            depth += 1
-        return depth
+        return sure_drafts(state.goes_on, draft, depth, state.limit, _ASK_US)
 
     def _asks(self, state: SequenceState) -> bool:
         """Tell whether a look at all drafts of a cycle, made in one launch, may spare rows worth its time."""
@@ -348,10 +365,12 @@ class AdaptiveWidth:
 
     def observe(self, seq: int, observation: CycleObservation) -> None:
         """Learn from a finished cycle."""
+        state = self._sequences.get(seq) or self._state_of(seq, 0)  # a caller need not have planned
+        steps = self._simple_steps(observation.n_active, observation.logprobs)
+        if steps is not None:
+            steps.observe(state, observation)
+            return
         began = self._clock()
-        state = self._sequences.get(seq)
-        if state is None:  # by a caller that did not plan
-            state = self._sequences[seq] = SequenceState(self._carried.successor())
         tokens = observation.tokens
         n_tokens = len(tokens) or observation.n_accepted + 1
         self._tally.add(observation, n_tokens, state.reason)
@@ -403,7 +422,10 @@ class AdaptiveWidth:
         self._thrift.earn(took_us)
         if was_known and not done.measures:  # finding out what a machine costs is not the text's fault
             self._account(done, last, max(1.0, took_us), catch_up_us)
-        counts = self._count(done.n_drafted, last)
+        prices = self._model.prices
+        counts = not done.n_drafted and self._plain_steps.plain(prices.verify[0])
+        if done.n_drafted:
+            self._plain_steps.drafted(None if last.draft_graph_built else last.draft_us - prices.draft[done.n_drafted])
         if last.shared_prefill:
             return
         captured = self._on_gpu and last.graph_built  # takes ten steps' time and more, and comes to an end
@@ -417,14 +439,6 @@ class AdaptiveWidth:
             self._model.learn_rest(done.rejected, last.rollback_us)
         if not was_known and self._model.known:
             self._open_accounts()
-
-    def _count(self, n_drafted: int, last: CycleObservation) -> bool:
-        """Count a pass; return whether it was a plain step of which the time tells something."""
-        prices = self._model.prices
-        if not n_drafted:
-            return self._plain_steps.plain(prices.verify[0])
-        self._plain_steps.drafted(None if last.draft_graph_built else last.draft_us - prices.draft[n_drafted])
-        return False
 
     def _account(self, done: Pass, last: CycleObservation, took_us: float, catch_up_us: float) -> None:
         """Enter the time of a cycle and what it brought."""
@@ -471,7 +485,7 @@ class AdaptiveWidth:
 
     def snapshot(self) -> dict[str, Any]:
         """Return what outlives a request, for JSON: costs, and what probabilities mean. Texts are not part of it."""
-        return {"version": _VERSION, "costs": self._book.snapshot(), "calibrator": self._calibrator.snapshot()}
+        return snapshot_of(self._book, self._calibrator)
 
     def load(self, stored: Mapping[str, Any]) -> None:
         """Continue from a snapshot. Call it between requests.
@@ -481,12 +495,5 @@ class AdaptiveWidth:
         InvalidArgumentError
             It is no snapshot of this version; nothing has changed then.
         """
-        try:
-            if stored["version"] != _VERSION:
-                raise ValueError("another version")
-            book, calibrator = CostBook.restored(stored["costs"]), Calibrator.restored(stored["calibrator"])
-        except (KeyError, TypeError, ValueError) as error:
-            allowed = "a dictionary as AdaptiveWidth.snapshot makes it"
-            raise InvalidArgumentError(argument="stored", value=stored, allowed=allowed) from error
-        self._book, self._calibrator = book, calibrator
+        self._book, self._calibrator = restored_parts(stored)
         self._start()

@@ -32,6 +32,7 @@ _FAR_FASTER: Final = 0.5  # of the known time, below which a chain does: what wa
 _SWEEP_PLAIN: Final = 2  # of them that a figure from elsewhere counts as
 _HOPE: Final = 0.35  # of the way from the rows below it to its price, such rows are priced
 _MOST_BUILDS: Final = 2  # after so many builds of a row count in a row, building is what it costs
+_MOST_ANCHORS: Final = 3  # cycles to time one of the first widths on a machine nothing is known of
 _HEARSAY: Final = 1.0  # samples that the price of a draft counts as which was measured under other circumstances
 _CHANCE: Final = 0.15  # of a draft's time, by which it may seem to cost more than another
 
@@ -113,6 +114,24 @@ class CostModel:
     def timed(self, n_rows: int) -> bool:
         """Tell whether a step of so many rows was ever measured."""
         return n_rows > MAX_WIDTH or self._count[n_rows - 1] > 0.0
+
+    def first_untimed(self, limit: int, trials: list[int]) -> int | None:
+        """Return the drafts of one of the first cycles to time on a machine that nothing is known of, None if it is.
+
+        Parameters
+        ----------
+        limit
+            The most.
+        trials
+            Cycles of each number of drafts that were begun for that; counts this one.
+        """
+        if self.source != "none":
+            return None
+        for k in (min(2, limit), 0, limit):
+            if not self.timed(k + 1) and trials[k] < _MOST_ANCHORS:
+                trials[k] += 1
+                return k
+        return None
 
     @property
     def launch_us(self) -> float:

@@ -16,9 +16,10 @@ class Ledger:
     """Plain steps that may still be lost: a few at first, a little for each token, and what drafts have gained.
 
     As long as no cycle is begun that could lose more than there is, a request takes at no time longer than 1.02 times
-    plain decoding plus four steps. A plain cycle is what all is compared with, so it costs nothing but its drafts.
-    Charging its measured time against an estimate of itself would park a request forever once the estimate is a little
-    low.
+    plain decoding plus four steps. Where plain steps are short a cycle may risk six more, if the text itself promises
+    that it gains: see `pylucebox.width.spurts`. A plain cycle is what all is compared with, so it costs nothing but its
+    drafts. Charging its measured time against an estimate of itself would park a request forever once the estimate is
+    a little low.
 
     Attributes
     ----------

@@ -1,10 +1,10 @@
-"""Looks at a chain of drafts on a device where each launch has a price: where they pay, and what they may spare."""
+"""Looks at a chain of drafts: where they pay, and what they may spare."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["best_look", "rows_spared_us"]
+__all__ = ["best_look", "rows_spared_us", "sure_drafts"]
 
 
 def best_look(goes_on: Sequence[float], draft_us: Sequence[float], depth: int, limit: int, look_us: float) -> int:
@@ -56,3 +56,13 @@ def rows_spared_us(goes_on: Sequence[float], holds: Sequence[float], verify_us: 
         by_misses += holding * (1.0 - holds[depth]) * spared_us
         holding *= holds[depth]
     return min(by_habit, by_misses)
+
+
+def sure_drafts(goes_on: Sequence[float], draft_us: Sequence[float], depth: int, limit: int, look_us: float) -> int:
+    """Return how deep to draft before a look: on while it takes longer than it is expected to spare of one draft more.
+
+    The parameters are those of `best_look`.
+    """
+    while depth < limit and (1.0 - goes_on[depth]) * (draft_us[depth + 1] - draft_us[depth]) < look_us:
+        depth += 1
+    return depth

@@ -62,9 +62,9 @@ class PlainSteps:
             self._n_since, self._n_asked = 0, _STREAK - 1 + n_warming
         return self._n_asked > 0
 
-    def plain(self, plain_us: float) -> bool:
-        """Count a plain step; return whether its time tells what such steps take."""
-        self.n += 1
+    def plain(self, plain_us: float, n: int = 1) -> bool:
+        """Count `n` plain steps; return whether the time of the last tells what such steps take."""
+        self.n += n
         self._n_asked = max(0, self._n_asked - 1)
         counts = self.n > self._n_warming(plain_us)
         self._n_since = 0 if counts else self._n_since + 1

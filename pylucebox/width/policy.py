@@ -19,6 +19,7 @@ __all__ = [
     "CycleObservation",
     "CyclePlan",
     "DraftPolicy",
+    "TextListener",
     "WidthCosts",
     "WidthPolicy",
     "check_choice",
@@ -46,6 +47,8 @@ class CycleContext(NamedTuple):
         Sequences that take part in the cycle.
     hints
         What is known of the text beforehand, the same object in all cycles of a request; None for nothing.
+    logprobs
+        Whether `CycleObservation.logprobs` will tell how probable the trunk held what it writes.
     """
 
     seq: int
@@ -54,6 +57,7 @@ class CycleContext(NamedTuple):
     max_width: int
     n_active: int = 1
     hints: TextHints | None = None
+    logprobs: bool = False
 
 
 class CyclePlan(NamedTuple):
@@ -104,6 +108,9 @@ class CycleObservation(NamedTuple):
         Whether a graph of the MTP block had to be built.
     shared_prefill
         Whether the cycle shared its time with the prompt of another sequence.
+    logprobs
+        Natural logarithm of the probability that the trunk itself gave each of `tokens`, NaN where it is not known;
+        empty when the caller does not know them.
     """
 
     seq: int
@@ -121,6 +128,7 @@ class CycleObservation(NamedTuple):
     n_active: int = 1
     draft_graph_built: bool = False
     shared_prefill: bool = False
+    logprobs: tuple[float, ...] = ()
 
     @property
     def n_verified(self) -> int:
@@ -179,6 +187,34 @@ class DraftPolicy(WidthPolicy, Protocol):
 
     def telemetry(self) -> WidthTelemetry:
         """Return the figures of the request so far."""
+
+
+@runtime_checkable
+class TextListener(Protocol):
+    """A policy that learns from how probable the trunk holds the tokens of a text."""
+
+    def wants_logprobs(self, *, drafts: bool) -> bool:
+        """Tell whether it wants logprobs on this machine: of requests that may draft, or of those that it refused.
+
+        Callers that can give them ask before each request.
+        """
+
+    def rests(self, seq: int) -> int:
+        """Return for how many cycles of a sequence that is alone in them it need not be asked, since none will draft.
+
+        They are observed together, as one with all their tokens.
+        """
+
+    def overhear(self, logprobs: Sequence[float], n_tokens: int) -> None:
+        """Take the logarithms of probabilities of a text that was written without MTP, as the policy advised.
+
+        Parameters
+        ----------
+        logprobs
+            Of some of its tokens, at even distances.
+        n_tokens
+            Tokens that it has.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,14 +25,15 @@ class Tally:
         self._reasons: Counter[str] = Counter()
 
     def add(self, observation: CycleObservation, n_tokens: int, reason: str) -> None:
-        """Count a cycle of a sequence, and why it verified nothing if it did so."""
-        self._cycles += 1
-        self._tokens += n_tokens
+        """Count a cycle of a sequence, or plain ones that are reported as one, and why they verified nothing."""
         n_verified = observation.width - 1
-        self._verified[n_verified] += 1
-        self._drafted[observation.n_drafted] += 1
+        n_cycles = 1 if n_verified else n_tokens
+        self._cycles += n_cycles
+        self._tokens += n_tokens
+        self._verified[n_verified] += n_cycles
+        self._drafted[observation.n_drafted] += n_cycles
         if not n_verified:
-            self._reasons[reason] += 1
+            self._reasons[reason] += n_cycles
 
     def label(self, depth: int, held: bool) -> None:
         """Count a draft whose predecessors all held."""

@@ -15,6 +15,8 @@ from pylucebox.width.hints import TextHints
 from pylucebox.width.lookahead import mood_of
 from pylucebox.width.policy import CycleObservation
 from pylucebox.width.shadows import Label, Shadows
+from pylucebox.width.spurts import Spurts, StepCosts
+from pylucebox.width.surprise import Foretold
 
 __all__ = ["SequenceState"]
 
@@ -52,11 +54,17 @@ class SequenceState:
         Why the present cycle verifies nothing, should it do so.
     """
 
-    def __init__(self, acceptance: Acceptance | None = None, hints: TextHints | None = None) -> None:
+    def __init__(
+        self,
+        acceptance: Acceptance | None = None,
+        hints: TextHints | None = None,
+        spurts: Spurts | None = None,
+    ) -> None:
         self.acceptance = acceptance or Acceptance()
         self.recent = Recent(max(PRIOR, self.acceptance.rates()[0]))
         self.shadows = Shadows()
         self.brief = BriefCycles(self.acceptance)
+        self.spurts = spurts or Spurts(Foretold(), StepCosts())
         self.k = 0
         self.goes_on = [0.5] * MAX_DRAFT
         self.n_past = -1

@@ -220,3 +220,32 @@ def test_rollback_is_exact_whatever_the_order_of_prompts_and_the_widths(
         assert tokens[seq] == go_on(session, len(tokens[seq]), 1)
     session.close()
     assert sum(n_rejected) > 0
+
+
+def test_probabilities_of_new_tokens_are_told_to_who_asks(session: NativeSession) -> None:
+    session.prefill(0, [5, 6, 7, 8], session.open_sampler(SamplingParams(temperature=1.0, seed=3), None), use_mtp=True)
+    for width in (1, 4, 8):
+        (told,), _ = session.cycle([Ask(0, width, 100, logprobs=True)])
+        for row, (token, logprob) in enumerate(zip(told.tokens, told.logprobs, strict=True)):
+            logits = session.logits(0, row).astype(np.float64)
+            expected = logits[token] - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+            assert logprob == pytest.approx(expected, abs=1e-4)
+        (silent,), _ = session.cycle([Ask(0, width, 100)])
+        assert silent.logprobs == ()
+
+
+def test_drafts_behind_many_plain_steps_are_those_of_a_sequence_that_always_drafts(model: Model) -> None:
+    options = replace(OPTIONS, n_ubatch=32)
+    sessions = [NativeSession(model, options) for _ in range(2)]
+    try:
+        often, seldom = sessions
+        for session in sessions:
+            start(session)
+        for _ in range(100):  # three times what is computed at once
+            often.draft(0, 1)
+            assert go_on(often, 1, 1) == go_on(seldom, 1, 1)
+        assert often.draft(0, 7)[0] == seldom.draft(0, 7)[0]
+        assert go_on(often, 20, 8) == go_on(seldom, 20, 8)
+    finally:
+        for session in sessions:
+            session.close()

@@ -39,6 +39,7 @@ from pylucebox._session import (
 
 EOG = 256
 N_VOCAB = 257
+LOGPROB = -0.25  # that the trunk gives to each token
 MAX_ROWS = 8
 MAX_DRAFT = 7
 WRONG = 0  # a draft that never holds: replies must not contain it
@@ -219,7 +220,9 @@ class FakeSession:
         if finish != FINISH_FAILED:
             finish = self._finish(sequence, tokens[-1], finish)
         probs = (self._prob,) * len(drafts)
-        return SeqCycle(ask.seq, tuple(tokens), len(drafts), n_accepted, finish, probs, width - 1, tuple(drafts))
+        logprobs = (LOGPROB,) * len(tokens) if ask.logprobs else ()
+        said, drafted = tuple(tokens), tuple(drafts)
+        return SeqCycle(ask.seq, said, len(drafts), n_accepted, finish, probs, width - 1, drafted, logprobs)
 
     def _finish(self, sequence: _Sequence, last: int, finish: int) -> int:
         if last == EOG:

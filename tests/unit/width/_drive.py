@@ -128,14 +128,15 @@ def drive(
     start: int = 0,
     end: int | None = None,
     shows_probs: bool = True,
+    logprobs: Sequence[float] = (),
 ) -> Ran:
-    """Run one request over a text, or the part of it from `start` to `end`."""
+    """Run one request over a text, or the part of it from `start` to `end`; the trunk gives its tokens `logprobs`."""
     rng, ran, built_rows = random.Random(seed), Ran(), set[int]()
     if begin:
         policy.begin(1, MAX_WIDTH)
     at, last = start, (len(said) if end is None else end) - 1
     while at < last:
-        context = CycleContext(0, 10 + at, last - at, MAX_WIDTH)
+        context = CycleContext(0, 10 + at, last - at, MAX_WIDTH, logprobs=bool(logprobs))
         n_drafted, width = ask(policy, context, said.probs[at])
         k = width - 1
         held = said.held(at, k)
@@ -161,6 +162,7 @@ def drive(
             graph_built=built,
             draft_tokens=said.drafts(at, n_drafted),
             tokens=tuple(range(at + 1, at + 2 + held)),
+            logprobs=tuple(logprobs[at + 1 : at + 2 + held]),
         )
         policy.observe(0, observation)
         at += held + 1

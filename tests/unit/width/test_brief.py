@@ -61,10 +61,11 @@ def test_no_more_than_the_limit(limit: int) -> None:
     assert BriefCycles(Acceptance()).choose(limit, PRICES) <= limit
 
 
-def run(policy: AdaptiveWidth, held: list[int], n_captures: int = 0) -> list[CyclePlan]:
+def run(policy: AdaptiveWidth, held: list[int], n_captures: int = 0, *, dearer: float = 1.0) -> list[CyclePlan]:
     """Run a request whose drafts would hold so often, and return its plans.
 
-    The first `n_captures` cycles of each width take twenty milliseconds more, for their graphs.
+    The first `n_captures` cycles of each width take twenty milliseconds more, for their graphs. Drafts and rows take
+    `dearer` times what they should.
     """
     policy.begin(1, 8)
     plans: list[CyclePlan] = []
@@ -75,10 +76,11 @@ def run(policy: AdaptiveWidth, held: list[int], n_captures: int = 0) -> list[Cyc
         plans.append(plan)
         n_accepted = min(plan.width - 1, most)
         n_past += n_accepted + 1
-        draft_us = DRAFT[plan.n_draft - 1] if plan.n_draft else 0
+        draft_us = dearer * DRAFT[plan.n_draft - 1] if plan.n_draft else 0
+        verify_us = VERIFY[plan.width - 1] * (dearer if plan.n_draft else 1.0)
         done = CycleObservation(
             0, plan.width, plan.n_draft, n_accepted, (0.5,) * plan.n_draft, int(draft_us),
-            int(VERIFY[plan.width - 1]) + 20_000 * captures, 0, plan.width, graph_built=captures,
+            int(verify_us) + 20_000 * captures, 0, plan.width, graph_built=captures,
             draft_tokens=(1,) * plan.n_draft, tokens=(1,) * (n_accepted + 1),
         )  # fmt: skip
         policy.observe(0, done)
@@ -105,6 +107,35 @@ def test_the_next_request_starts_from_what_held() -> None:
     policy = AdaptiveWidth(COSTS, clock=lambda: 0)
     run(policy, [7] * 40)
     assert run(policy, [7])[0] == CyclePlan(8, 7)
+
+
+def test_nothing_is_timed_where_the_device_waits_for_the_next_cycle() -> None:
+    calls: list[None] = []
+    run(AdaptiveWidth(COSTS, clock=lambda: len(calls.append(None) or calls)), [7, 3, 0, 7, 7] * 8)
+    assert not calls
+
+
+def test_no_text_loses_more_than_is_promised() -> None:
+    policy = AdaptiveWidth(COSTS, clock=lambda: 0)
+    plans = run(policy, [0] * 400)
+    assert sum(plan.n_draft for plan in plans) > 0
+    assert policy.telemetry().ledger_max_us <= (0.02 * len(plans) + 4.0) * VERIFY[0]
+
+
+def test_drafts_that_became_too_dear_are_given_up() -> None:
+    policy = AdaptiveWidth(COSTS, clock=lambda: 0)
+    plans = run(policy, [7] * 400, dearer=8.0)
+    assert plans[0] == CyclePlan(8, 7)
+    assert sum(plan.n_draft for plan in plans[-100:]) < 0.2 * 7 * 100
+
+
+def test_a_reply_ends_within_its_limit_and_says_why_nothing_was_drafted() -> None:
+    policy = AdaptiveWidth(COSTS, clock=lambda: 0)
+    policy.begin(1, 8)
+    plans = [policy.plan(0, CycleContext(0, 100 + i, left, 8, 1)) for i, left in enumerate((3, 2, 1))]
+    assert [plan.width for plan in plans] == [3, 2, 1]
+    policy.observe(0, CycleObservation(0, 1, 0, 0, (), 0, 750, 0, 1, graph_built=False, tokens=(1,)))
+    assert policy.telemetry().plain_reasons == (("limit", 1),)
 
 
 @pytest.mark.parametrize("n_captures", [0, 2, 5])
