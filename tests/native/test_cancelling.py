@@ -12,6 +12,7 @@ from _models import OpenEngine
 
 import pylucebox as lb
 from pylucebox._native_session import NativeSession
+from pylucebox._session import Ask
 
 PROMPT = "def add(a, b):"
 MAX_TRIES = 400
@@ -95,7 +96,7 @@ def test_prefill_from_another_thread(engine: lb.Engine) -> None:
 
 def cycles(session: NativeSession) -> None:
     for _ in range(8):
-        session.cycle([(0, 8, 8)])
+        session.cycle([Ask(0, 8, 8)])
 
 
 def test_draft_and_verify_from_another_thread(engine: lb.Engine) -> None:
@@ -122,7 +123,7 @@ def test_draft_and_verify_from_another_thread(engine: lb.Engine) -> None:
             met[stage] += 1
             session.abort_reset()
             with pytest.raises(lb.SequenceStateError):  # half a cycle is no state to go on from
-                session.cycle([(0, 8, 8)])
+                session.cycle([Ask(0, 8, 8)])
         if min(met.values()) >= 3:
             break
     session.abort_reset()
